@@ -1,0 +1,531 @@
+"""Builds kernels: operators and control flow on `Value`s append statements to the open block.
+
+What is known at comptime is folded here, and equal pure operations of a scope are built once, so
+templates can be written plainly. `apply` is the one door for arithmetic: core operations go
+into the IR as they are, other functions through their decomposition in `math.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math as pymath
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from xcube.lowering.cube import arithmetic, ir
+from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
+
+Scalar = bool | int | float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """An atom and its builder; Python operators build operations."""
+
+    atom: Atom
+    build: Builder
+
+    @property
+    def type(self) -> Type:
+        return self.atom.type
+
+    @property
+    def dtype(self) -> str:
+        return self.atom.type.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.atom.type.lanes
+
+    @property
+    def constant(self) -> Scalar | None:
+        """The comptime value, or None."""
+        return self.atom.value if isinstance(self.atom, Const) else None
+
+    def __add__(self, other: Operand) -> Value:
+        return self.build.op("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.build.op("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.build.op("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.build.op("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.build.op("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return self.build.op("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.build.op("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.build.op("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return self.build.op("div", self, other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return self.build.op("rem", self, other)
+
+    def __and__(self, other: Operand) -> Value:
+        return self.build.op("and", self, other)
+
+    def __or__(self, other: Operand) -> Value:
+        return self.build.op("or", self, other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return self.build.op("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return self.build.op("shl", self, other)
+
+    def __rshift__(self, other: Operand) -> Value:
+        return self.build.op("shr", self, other)
+
+    def __neg__(self) -> Value:
+        return self.build.op("neg", self)
+
+    def __invert__(self) -> Value:
+        return self.build.op("not", self)
+
+    def __lt__(self, other: Operand) -> Value:
+        return self.build.op("lt", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return self.build.op("le", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return self.build.op("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return self.build.op("ge", self, other)
+
+    def eq(self, other: Operand) -> Value:
+        return self.build.op("eq", self, other)
+
+    def ne(self, other: Operand) -> Value:
+        return self.build.op("ne", self, other)
+
+    def cast(self, dtype: str) -> Value:
+        return self.build.cast(self, dtype)
+
+    def bitcast(self, dtype: str) -> Value:
+        return self.build.bitcast(self, dtype)
+
+    def __bool__(self) -> bool:
+        if (value := self.constant) is None:
+            raise TypeError(
+                "a kernel value has no truth at comptime; branch with `with build.when(condition):`"
+            )
+        return bool(value)
+
+
+Operand = Value | bool | int | float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A mutable scalar or line."""
+
+    name: Name
+    build: Builder
+
+    def get(self) -> Value:
+        return self.build.read(self.name)
+
+    def set(self, value: Operand) -> None:
+        self.build.assign(self.name, value)
+
+
+class Builder:
+    """Appends statements to one kernel."""
+
+    def __init__(self, name: str, cube_dim: tuple[int, int, int] = (1, 1, 1)) -> None:
+        self.name = name
+        self.cube_dim = cube_dim
+        self._count = 0
+        self._buffers: list[Buffer] = []
+        self._scalars: list[Name] = []
+        self._arrays = 0
+        self._blocks: list[list[Stmt]] = [[]]
+        self._known: list[dict[object, Value]] = [{}]
+
+    # parameters -------------------------------------------------------------------------------
+
+    def buffer(self, dtype: str, access: str = "in") -> Buffer:
+        """Declare the next global buffer of the launch."""
+        buffer = Buffer(len(self._buffers), dtype, "global", access)  # type: ignore[arg-type]
+        self._buffers.append(buffer)
+        return buffer
+
+    def scalar(self, dtype: str = "index") -> Value:
+        """Declare the next scalar of the launch."""
+        name = self._name(Type(dtype))
+        self._scalars.append(name)
+        return Value(name, self)
+
+    def shared(self, dtype: str, size: int) -> Buffer:
+        """An array of `size` elements that the units of a cube share."""
+        return self._array(dtype, size, "shared")
+
+    def local(self, dtype: str, size: int) -> Buffer:
+        """An array of `size` elements that belongs to one unit."""
+        return self._array(dtype, size, "local")
+
+    def finish(self) -> Kernel:
+        """The kernel built so far."""
+        assert len(self._blocks) == 1, "finish: a block is still open"
+        body = tuple(self._blocks[0])
+        return Kernel(self.name, tuple(self._buffers), tuple(self._scalars), body, self.cube_dim)
+
+    # values -----------------------------------------------------------------------------------
+
+    def constant(self, value: Scalar, dtype: str, lanes: int = 1) -> Value:
+        """A literal of a dtype."""
+        return Value(Const(_as(value, dtype), Type(dtype, lanes)), self)
+
+    def place(self, name: str) -> Value:
+        """Where this unit is: "cube_pos.x", "unit_pos.y", "cube_count.x", ..."""
+        return self._let(name, (), Type("index"))
+
+    def lane(self, lanes: int, dtype: str = "index") -> Value:
+        """0, 1, 2, ... along a line."""
+        if lanes == 1:
+            return self.constant(0, dtype)
+        return self._let("lane", (), Type(dtype, lanes))
+
+    def lift(self, value: Operand, like: Value) -> Value:
+        """A Python number as a constant of another value's dtype; a value as it is."""
+        return value if isinstance(value, Value) else self.constant(value, like.dtype)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The same scalar in every lane."""
+        if value.lanes == lanes:
+            return value
+        assert value.lanes == 1, f"splat: a line of {value.lanes} cannot become {lanes} lanes"
+        if isinstance(value.atom, Const):
+            return self.constant(value.atom.value, value.dtype, lanes)
+        return self._let("splat", (value.atom,), Type(value.dtype, lanes))
+
+    def op(self, name: str, *operands: Operand) -> Value:
+        """A core operation; Python numbers take the dtype, scalars the lanes of the others."""
+        model = next(value for value in operands if isinstance(value, Value))
+        if name == "select":
+            model = next((v for v in operands[1:] if isinstance(v, Value)), model)
+        values = [self.lift(value, model) for value in operands]
+        if name == "select" and not isinstance(operands[0], Value):
+            values[0] = self.constant(operands[0], "bool")
+        lanes = max(value.lanes for value in values)
+        values = [self.splat(value, lanes) for value in values]
+        if (folded := _fold(self, name, values)) is not None:
+            return folded
+        atoms = tuple(value.atom for value in values)
+        return self._let(name, atoms, ir.result_type(name, atoms))
+
+    def select(self, condition: Operand, then: Operand, orelse: Operand) -> Value:
+        """`then` where the condition holds, `orelse` elsewhere."""
+        return self.op("select", condition, then, orelse)
+
+    def fma(self, x: Operand, y: Operand, z: Operand) -> Value:
+        """x * y + z, rounded once."""
+        return self.op("fma", x, y, z)
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """The same number in another dtype (see the table's note on casts)."""
+        if value.dtype == dtype:
+            return value
+        if value.constant is not None and _casts_exactly(value.constant, value.dtype, dtype):
+            return self.constant(value.constant, dtype, value.lanes)
+        return self._let("cast", (value.atom,), value.type.of(dtype))
+
+    def bitcast(self, value: Value, dtype: str) -> Value:
+        """The same bits as another dtype of the same width."""
+        if value.dtype == dtype:
+            return value
+        assert ir.BITS[value.dtype] == ir.BITS[dtype], f"bitcast {value.dtype} to {dtype}"
+        return self._let("bitcast", (value.atom,), value.type.of(dtype))
+
+    def extract(self, value: Value, lane: int) -> Value:
+        """One lane of a line."""
+        if value.lanes == 1:
+            return value
+        return self._let("extract", (value.atom,), Type(value.dtype), (lane,))
+
+    def shuffle(self, value: Value, lanes: Sequence[int]) -> Value:
+        """A line whose lane k is the source's lane lanes[k]."""
+        return self._let("shuffle", (value.atom,), Type(value.dtype, len(lanes)), tuple(lanes))
+
+    def reduce(self, name: str, value: Value) -> Value:
+        """All lanes combined: add, mul, min, max, and, or, xor."""
+        return value if value.lanes == 1 else self._let(
+            f"reduce_{name}", (value.atom,), Type(value.dtype)
+        )  # fmt: skip
+
+    # memory and variables ---------------------------------------------------------------------
+
+    def load(
+        self, buffer: Buffer, index: Operand, lanes: int = 1, mask: Value | None = None
+    ) -> Value:
+        """`lanes` neighbouring elements from a scalar index, or a gather by a line of indices."""
+        at = self._index(index)
+        target = Type(buffer.dtype, max(lanes, at.lanes))
+        mask_atom = mask.atom if mask is not None else None
+        key = ("load", buffer, at.atom, mask_atom, target)
+        reusable = buffer.access == "in" and buffer.space == "global"
+        if reusable and (old := self._lookup(key)) is not None:
+            return old
+        name = self._name(target)
+        self._emit(ir.Load(name, buffer, at.atom, mask_atom))
+        return self._remember(key, Value(name, self))
+
+    def store(
+        self,
+        buffer: Buffer,
+        index: Operand,
+        value: Value,
+        mask: Value | None = None,
+        streaming: bool = False,
+    ) -> None:
+        """Write a scalar, a line of neighbours, or a scatter by a line of indices."""
+        at = self._index(index)
+        value = self.splat(value, max(value.lanes, at.lanes))
+        mask_atom = mask.atom if mask is not None else None
+        self._emit(ir.Store(buffer, at.atom, value.atom, mask_atom, streaming))
+
+    def atomic(self, op: str, buffer: Buffer, index: Operand, value: Value) -> Value:
+        """Indivisible update; gives the old value."""
+        name = self._name(value.type)
+        at = self._index(index).atom
+        self._emit(ir.Atomic(name, op, buffer, at, value.atom))  # type: ignore[arg-type]
+        return Value(name, self)
+
+    def variable(self, init: Value) -> Variable:
+        """A mutable copy of a value."""
+        name = self._name(init.type)
+        self._emit(ir.Declare(name, init.atom))
+        return Variable(name, self)
+
+    def read(self, variable: Name) -> Value:
+        name = self._name(variable.type)
+        self._emit(ir.Read(name, variable))
+        return Value(name, self)
+
+    def assign(self, variable: Name, value: Operand) -> None:
+        lifted = (
+            value
+            if isinstance(value, Value)
+            else self.constant(value, variable.type.dtype, variable.type.lanes)
+        )
+        lifted = self.splat(lifted, variable.type.lanes)
+        assert lifted.type == variable.type, f"assign {lifted.type} to {variable.type}"
+        self._emit(ir.Assign(variable, lifted.atom))
+
+    # control flow -----------------------------------------------------------------------------
+
+    def range(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
+        """`for i in build.range(start, stop, step):` builds one loop; its body is expanded once."""
+        bounds = [self._index(bound) for bound in (start, stop, step)]
+        index = self._name(Type("index"))
+        self._open()
+        yield Value(index, self)
+        body = self._close()
+        self._emit(ir.For(index, *(bound.atom for bound in bounds), body))
+
+    @contextlib.contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Statements of the `with` block run where the condition holds."""
+        self._open()
+        yield
+        self._emit(ir.If(condition.atom, self._close()))
+
+    @contextlib.contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """The other branch of the `when` just closed."""
+        branch = self._blocks[-1].pop()
+        assert isinstance(branch, ir.If) and not branch.orelse, "otherwise: no `when` before it"
+        self._open()
+        yield
+        self._emit(ir.If(branch.condition, branch.then, self._close()))
+
+    @contextlib.contextmanager
+    def loop(self) -> Iterator[None]:
+        """Statements of the `with` block run until `break_when`."""
+        self._open()
+        yield
+        self._emit(ir.Loop(self._close()))
+
+    def break_when(self, condition: Value) -> None:
+        """Leave the innermost loop where the condition holds."""
+        self._emit(ir.If(condition.atom, (ir.Break(),)))
+
+    def sync(self) -> None:
+        """All units of the cube meet here."""
+        self._emit(ir.Sync())
+
+    # inside -----------------------------------------------------------------------------------
+
+    def _array(self, dtype: str, size: int, space: str) -> Buffer:
+        self._arrays += 1
+        number = self._arrays - 1
+        buffer = Buffer(number, dtype, space, "inout", size)  # type: ignore[arg-type]
+        self._emit(ir.Allocate(buffer))
+        return buffer
+
+    def _index(self, index: Operand) -> Value:
+        if not isinstance(index, Value):
+            return self.constant(index, "index")
+        return index if index.dtype == "index" else self.cast(index, "index")
+
+    def _name(self, type: Type) -> Name:
+        self._count += 1
+        return Name(self._count - 1, type)
+
+    def _emit(self, statement: Stmt) -> None:
+        self._blocks[-1].append(statement)
+
+    def _open(self) -> None:
+        self._blocks.append([])
+        self._known.append({})
+
+    def _close(self) -> tuple[Stmt, ...]:
+        self._known.pop()
+        return tuple(self._blocks.pop())
+
+    def _lookup(self, key: object) -> Value | None:
+        return next((known[key] for known in reversed(self._known) if key in known), None)
+
+    def _remember(self, key: object, value: Value) -> Value:
+        self._known[-1][key] = value
+        return value
+
+    def _let(
+        self, op: str, args: tuple[Atom, ...], type: Type, attrs: tuple[int, ...] = ()
+    ) -> Value:
+        zeros = tuple(_is_negative_zero(atom) for atom in args)  # -0.0 == 0.0, but they differ
+        key = (op, args, zeros, type, attrs)
+        if (old := self._lookup(key)) is not None:
+            return old
+        name = self._name(type)
+        self._emit(ir.Let(name, op, args, attrs))
+        return self._remember(key, Value(name, self))
+
+
+def _as(value: Scalar, dtype: str) -> Scalar:
+    if dtype == "bool":
+        return bool(value)
+    if dtype in ir.FLOATS:
+        return _rounded(float(value), dtype)
+    return wrap(int(value), dtype)
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """The value of a float dtype nearest to a double."""
+    if dtype == "f64":
+        return value
+    return ctypes.c_float(value).value if dtype == "f32" else arithmetic.rounded(value, dtype)
+
+
+def _casts_exactly(value: Scalar, source: str, dtype: str) -> bool:
+    """Whether `constant` of the value is its cast: floats saturate, wide integers round once."""
+    if source in ir.FLOATS:
+        return dtype in ir.FLOATS or dtype == "bool"
+    return dtype not in ir.FLOATS or abs(value) <= 1 << 53
+
+
+def _is_negative_zero(atom: Atom) -> bool:
+    return isinstance(atom, Const) and atom.value == 0 and pymath.copysign(1, atom.value) < 0
+
+
+def wrap(value: int, dtype: str) -> int:
+    """An integer reduced to the range of its dtype, two's complement."""
+    bits = ir.BITS[dtype]
+    value &= (1 << bits) - 1
+    signed = dtype in ir.SIGNED or dtype == "index"
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
+_EXACT: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "min": min,
+    "max": max,
+}
+_COMPARE = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _fold(build: Builder, name: str, values: list[Value]) -> Value | None:
+    """The result where it is known at comptime; floats fold only where rounding cannot differ."""
+    first = values[0]
+    constants = [value.constant for value in values]
+    whole = first.dtype in ir.INTEGERS or first.dtype == "index"
+    if name == "select":
+        return None if constants[0] is None else values[1 if constants[0] else 2]
+    if len(values) != 2:
+        return None
+    a, b = constants
+    if a is not None and b is not None:
+        return _fold_pair(build, name, first, a, b)
+    if first.dtype == "bool":
+        return _fold_bool(name, values, a, b)
+    return _fold_whole(name, values, a, b) if whole else None
+
+
+def _fold_pair(build: Builder, name: str, like: Value, a: Scalar, b: Scalar) -> Value | None:
+    if name in _COMPARE:
+        return build.constant(_COMPARE[name](a, b), "bool", like.lanes)
+    if like.dtype in ir.FLOATS or name not in _EXACT:
+        return _fold_quotient(build, name, like, a, b)
+    return build.constant(_EXACT[name](int(a), int(b)), like.dtype, like.lanes)
+
+
+def _fold_quotient(build: Builder, name: str, like: Value, a: Scalar, b: Scalar) -> Value | None:
+    if like.dtype != "index" or name not in ("div", "rem") or not b:
+        return None
+    quotient = pymath.trunc(int(a) / int(b)) if abs(a) < 1 << 50 else None
+    if quotient is None:
+        return None
+    result = quotient if name == "div" else int(a) - quotient * int(b)
+    return build.constant(result, like.dtype, like.lanes)
+
+
+def _fold_bool(name: str, values: list[Value], a: Scalar | None, b: Scalar | None) -> Value | None:
+    if name not in ("and", "or"):
+        return None
+    neutral = name == "and"
+    for constant, this, other in ((a, *values), (b, *reversed(values))):
+        if constant is not None:
+            return other if bool(constant) == neutral else this
+    return None
+
+
+def _fold_whole(name: str, values: list[Value], a: Scalar | None, b: Scalar | None) -> Value | None:
+    x, y = values
+    if b == 0 and name in ("add", "sub", "or", "xor", "shl", "shr"):
+        return x
+    if a == 0 and name in ("add", "or", "xor"):
+        return y
+    if b == 1 and name in ("mul", "div"):
+        return x
+    if a == 1 and name == "mul":
+        return y
+    if name == "mul" and (a == 0 or b == 0):
+        return x if a == 0 else y
+    return None

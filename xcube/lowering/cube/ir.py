@@ -1,0 +1,308 @@
+"""The kernel IR: structured SSA over scalars and lines. It knows dtypes and nothing of tensors.
+
+    kernel  = Kernel(name, buffers: Buffer*, scalars: Name*, body: stmt*)
+    stmt    = Let(target: Name, op, args: atom*, attrs)       a pure operation, see OPS
+            | Load(target: Name, buffer, index: atom, mask: atom?)
+            | Store(buffer, index: atom, value: atom, mask: atom?, streaming)
+            | Declare(variable: Name, init: atom) | Assign(variable: Name, value: atom)
+            | Read(target: Name, variable: Name)
+            | For(index: Name, start: atom, stop: atom, step: atom, body: stmt*)
+            | If(condition: atom, then: stmt*, orelse: stmt*)
+            | Loop(body: stmt*) | Break | Continue | Return   Loop runs until Break
+            | Allocate(buffer)                                a shared or local array, size at comptime
+            | Atomic(target: Name, op, buffer, index: atom, value: atom) | Sync
+    atom    = Const(value, type) | Name(number, type)
+    type    = Type(dtype, lanes)                              dtype as in printed jaxprs, or "index"
+
+A load or store with a scalar index and a value of n lanes touches n neighbouring elements; with a
+line of n indices it gathers or scatters. Masked-off lanes are neither read nor written and load
+as zero. `index` is the target's address arithmetic: 64-bit on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+FLOATS = ("f8_e4m3fn", "f8_e5m2", "f16", "bf16", "f32", "f64")
+SIGNED = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("u8", "u16", "u32", "u64")
+INTEGERS = (*SIGNED, *UNSIGNED)
+DTYPES = ("bool", *INTEGERS, *FLOATS, "index")
+
+BITS = {
+    **{"bool": 8, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32},
+    **{"u64": 64, "f8_e4m3fn": 8, "f8_e5m2": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64},
+    "index": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A scalar (one lane) or a line of `lanes` elements of one dtype."""
+
+    dtype: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.dtype if self.lanes == 1 else f"{self.dtype}x{self.lanes}"
+
+    def of(self, dtype: str) -> Type:
+        return Type(dtype, self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal; a line constant has the value in every lane."""
+
+    value: int | float | bool
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An SSA value, a loop index, a scalar parameter or a variable; unique in its kernel."""
+
+    number: int
+    type: Type
+
+
+Atom = Const | Name
+Space = OneOf["global", "shared", "local"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of one dtype: a parameter (global), or an array of `size` elements of a cube (shared)
+    or a unit (local)."""
+
+    number: int
+    dtype: str
+    space: Space = "global"
+    access: OneOf["in", "out", "inout"] = "in"
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    target: Name
+    op: str
+    args: tuple[Atom, ...]
+    attrs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    target: Name
+    buffer: Buffer
+    index: Atom
+    mask: Atom | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`streaming` promises that the address is a multiple of the line's size and asks the target
+    not to keep the written line in its caches."""
+
+    buffer: Buffer
+    index: Atom
+    value: Atom
+    mask: Atom | None = None
+    streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    variable: Name
+    init: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    variable: Name
+    value: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    target: Name
+    variable: Name
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`index` runs from start up to stop (exclusive) by a positive step."""
+
+    index: Name
+    start: Atom
+    stop: Atom
+    step: Atom
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    condition: Atom
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """buffer[index] = op(buffer[index], value), indivisibly; the target is the old value."""
+
+    target: Name
+    op: OneOf["add", "min", "max", "and", "or", "xor", "exchange"]
+    buffer: Buffer
+    index: Atom
+    value: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    pass
+
+
+Stmt = (
+    Let | Load | Store | Declare | Assign | Read | For | If | Loop | Break | Continue | Return
+    | Allocate | Atomic | Sync
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel: global buffers in launch order, scalar parameters in launch order, the body of
+    one unit. `cube_dim` is the number of units of a cube."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[Name, ...]
+    body: tuple[Stmt, ...]
+    cube_dim: tuple[int, int, int] = (1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A row of the closed table of scalar operations.
+
+    `result`: "same" (type of the first argument; all arguments alike), "bool" (comparison),
+    "select", "scalar" (line to scalar of the same dtype), "given" (stated by the statement).
+    `dtypes`: what the operands may be.
+    """
+
+    arity: int
+    result: str
+    dtypes: tuple[str, ...]
+
+
+_ALL = DTYPES
+_NUMBERS = (*INTEGERS, *FLOATS, "index")
+_WHOLE = (*INTEGERS, "index")
+_BITWISE = ("bool", *INTEGERS, "index")
+
+PLACES = tuple(
+    f"{place}.{axis}"
+    for place in ("cube_pos", "cube_count", "unit_pos", "cube_dim")
+    for axis in "xyz"
+)
+
+# Semantics: integers wrap. Integer div truncates, x/0 is all ones (-1), MIN/-1 is MIN; rem has the
+# sign of the dividend, x%0 is x, MIN%-1 is 0 (dtype "index" promises a divisor that is not zero).
+# Shifts by the width or more give 0 (shr of a negative signed integer: -1). min and max propagate
+# NaN. eq/ne/lt/le/gt/ge are IEEE: only ne is true of NaN. round is to nearest, ties to even.
+# fma rounds once. cast: float to integer truncates, saturates, NaN gives 0; to bool is x != 0;
+# between integers wraps; between floats rounds to nearest even. sum-like reductions of a line
+# combine lanes pairwise (halves, then quarters, ...): one fixed order on every target.
+OPS: dict[str, Op] = {
+    "add": Op(2, "same", _NUMBERS),
+    "sub": Op(2, "same", _NUMBERS),
+    "mul": Op(2, "same", _NUMBERS),
+    "div": Op(2, "same", _NUMBERS),
+    "rem": Op(2, "same", _NUMBERS),
+    "mulhi": Op(2, "same", INTEGERS),
+    "neg": Op(1, "same", _NUMBERS),
+    "abs": Op(1, "same", (*SIGNED, *FLOATS)),
+    "min": Op(2, "same", _NUMBERS),
+    "max": Op(2, "same", _NUMBERS),
+    "fma": Op(3, "same", FLOATS),
+    "sqrt": Op(1, "same", FLOATS),
+    "floor": Op(1, "same", FLOATS),
+    "ceil": Op(1, "same", FLOATS),
+    "trunc": Op(1, "same", FLOATS),
+    "round": Op(1, "same", FLOATS),
+    "and": Op(2, "same", _BITWISE),
+    "or": Op(2, "same", _BITWISE),
+    "xor": Op(2, "same", _BITWISE),
+    "not": Op(1, "same", _BITWISE),
+    "shl": Op(2, "same", _WHOLE),
+    "shr": Op(2, "same", _WHOLE),
+    "popcount": Op(1, "same", INTEGERS),
+    "clz": Op(1, "same", INTEGERS),
+    "eq": Op(2, "bool", _ALL),
+    "ne": Op(2, "bool", _ALL),
+    "lt": Op(2, "bool", _ALL),
+    "le": Op(2, "bool", _ALL),
+    "gt": Op(2, "bool", _ALL),
+    "ge": Op(2, "bool", _ALL),
+    "select": Op(3, "select", _ALL),
+    "cast": Op(1, "given", _ALL),
+    "bitcast": Op(1, "given", _ALL),
+    "splat": Op(1, "given", _ALL),
+    "lane": Op(0, "given", _WHOLE),  # 0, 1, 2, ... along the line
+    "extract": Op(1, "scalar", _ALL),  # attrs: the lane
+    "shuffle": Op(1, "given", _ALL),  # attrs: for each result lane, the source lane
+    "reduce_add": Op(1, "scalar", _NUMBERS),
+    "reduce_mul": Op(1, "scalar", _NUMBERS),
+    "reduce_min": Op(1, "scalar", _NUMBERS),
+    "reduce_max": Op(1, "scalar", _NUMBERS),
+    "reduce_and": Op(1, "scalar", _BITWISE),
+    "reduce_or": Op(1, "scalar", _BITWISE),
+    "reduce_xor": Op(1, "scalar", _BITWISE),
+    **{place: Op(0, "given", ("index",)) for place in PLACES},
+}
+
+# Functions that a target may have natively in double precision; every other dtype and target
+# gets them by decomposition (math.py).
+LIBRARY = (
+    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
+    "atanh pow erf erfc cbrt lgamma"
+).split()
+OPS.update(
+    {name: Op(2 if name in ("atan2", "pow") else 1, "same", ("f64",)) for name in LIBRARY}
+)
+
+
+def result_type(op: str, args: tuple[Atom, ...]) -> Type:
+    """Type of an operation whose row does not leave it to the statement."""
+    first = args[0].type
+    rule = OPS[op].result
+    if rule == "bool":
+        return first.of("bool")
+    if rule == "select":
+        return args[1].type
+    return Type(first.dtype) if rule == "scalar" else first
