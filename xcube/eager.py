@@ -1,0 +1,105 @@
+"""Evaluation at once: one operation is a program of one equation, compiled once per signature.
+
+This is also the floor where host values become arrays, since it is the first that knows devices.
+Importing it completes the two knots of the import order: the evaluator and the conversion.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xcube import config, dtypes
+from xcube.array import Array, DeviceArray
+from xcube.errors import DtypeError
+from xcube.ir import Aval, Literal, Primitive, at_user_line
+from xcube.lowering import Executable, compile
+from xcube.lowering.device import default_device
+from xcube.trace import EVAL, EvalTrace, StagingTrace, literal, set_current
+from xcube.transforms.arguments import to_array
+
+_lock = threading.Lock()
+_executables: dict[Any, tuple[Executable, tuple[Aval, ...]]] = {}
+_scalars: dict[Any, DeviceArray] = {}
+_SCALAR_LIMIT = 4096
+
+
+def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Apply a primitive to concrete operands."""
+    arrays = [arg if type(arg) is DeviceArray else operand(arg) for arg in args]
+    key = (primitive, tuple([x._aval for x in arrays]), tuple(params.items()))
+    if (entry := _executables.get(key)) is None:
+        entry = _executables[key] = _compile(primitive, [x._aval for x in arrays], params)
+    executable, avals = entry
+    device = arrays[0]._device if arrays else default_device()
+    buffers = executable([x.buffer for x in arrays])
+    if primitive.multiple:
+        return [DeviceArray(a, b, device) for a, b in zip(avals, buffers, strict=True)]
+    return DeviceArray(avals[0], buffers[0], device)
+
+
+def _compile(
+    primitive: Primitive, avals: Sequence[Aval], params: dict[str, Any]
+) -> tuple[Executable, tuple[Aval, ...]]:
+    trace = StagingTrace(primitive.name)
+    with set_current(trace):
+        result = trace.process(primitive, [trace.new_input(aval) for aval in avals], params)
+        jaxpr = trace.jaxpr(result if primitive.multiple else [result])
+    with set_current(EVAL), _lock:
+        return compile(jaxpr, default_device()), jaxpr.out_avals
+
+
+def clear() -> None:
+    """Forget the programs of single operations."""
+    _executables.clear()
+    _scalars.clear()
+
+
+def operand(value: Any) -> DeviceArray:
+    """A scalar operand as an array on the default device; repeated scalars share one buffer."""
+    if isinstance(value, DeviceArray):
+        return value
+    atom = value if isinstance(value, Literal) else literal(value)
+    key = (atom.aval, atom.value.tobytes())
+    if (found := _scalars.get(key)) is None:
+        if len(_scalars) >= _SCALAR_LIMIT:
+            _scalars.clear()
+        found = _scalars[key] = from_host(np.asarray(atom.value), atom.aval)
+    return found
+
+
+def from_host(value: np.ndarray, aval: Aval | None = None) -> DeviceArray:
+    """A copy of a NumPy array on the default device, of the same dtype."""
+    if value.dtype not in dtypes.SHORT:
+        raise DtypeError(
+            f"array: dtype {value.dtype} has no array form here.{at_user_line()} Supported are "
+            f"{', '.join(dtype.name for dtype in dtypes.SHORT)}."
+        )
+    device = default_device()
+    aval = aval or Aval(value.shape, value.dtype)
+    return DeviceArray(aval, device.from_host(np.ascontiguousarray(value)), device)
+
+
+def convert(value: Any) -> Array:
+    """Any array-like as an array: Python scalars weakly typed, 64-bit NumPy values narrowed to
+    the default width unless 64-bit types are enabled."""
+    if isinstance(value, Array):
+        return value
+    if hasattr(value, "__jax_array__"):
+        return convert(value.__jax_array__())
+    if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
+        return operand(value)
+    host = np.asarray(value)
+    return from_host(host.astype(dtypes.canonicalize_dtype(host.dtype), copy=False))
+
+
+def disable_jit() -> bool:
+    """Whether jitted functions are to run operation by operation."""
+    return config.current.disable_jit
+
+
+EvalTrace.evaluate = staticmethod(evaluate)
+to_array.convert = convert  # type: ignore[method-assign]

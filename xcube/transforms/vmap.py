@@ -1,0 +1,196 @@
+"""Vectorisation: a jaxpr for one example becomes a jaxpr for a batch. A batched value keeps its
+batch axis in front; `vmap` moves axes at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xcube import tree
+from xcube.errors import ShapeError, TraceError
+from xcube.ir import Aval, Equation, Jaxpr, at_user_line
+from xcube.primitives.shape import batch_front, transpose
+from xcube.trace import aval_of, bind, interpret, stage
+from xcube.transforms.arguments import flatten_call, leaf_arrays, stage_flat
+
+
+def batch_values(
+    jaxpr: Jaxpr, size: int, args: Sequence[Any], batched: Sequence[bool]
+) -> tuple[list[Any], list[bool]]:
+    """Apply a jaxpr to a batch: results, and which of them have the batch axis in front."""
+
+    def rule(eqn: Equation, inputs: list[tuple[Any, bool]]) -> Sequence[tuple[Any, bool]]:
+        values, flags = [value for value, _ in inputs], [flag for _, flag in inputs]
+        if not any(flags):
+            outs = bind(eqn.primitive, *values, **eqn.params)
+            return [(out, False) for out in (outs if eqn.primitive.multiple else [outs])]
+        if eqn.primitive.batch is None:
+            where = f" Written at {eqn.source}." if eqn.source else ""
+            raise TraceError(f"vmap: {eqn.primitive.name} has no batching rule.{where}")
+        outs, out_flags = eqn.primitive.batch(size, values, flags, **eqn.params)
+        if eqn.primitive.multiple:
+            return list(zip(outs, out_flags, strict=True))
+        return [(outs, out_flags)]
+
+    results = interpret(
+        jaxpr, list(zip(args, batched, strict=True)), rule, lambda value: (value, False)
+    )
+    return [value for value, _ in results], [flag for _, flag in results]
+
+
+def batch_jaxpr(
+    jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force: bool = False
+) -> tuple[Jaxpr, tuple[bool, ...]]:
+    """The jaxpr form; `force` gives every output a batch axis."""
+    key = ("batch", size, batched, force)
+    if key not in jaxpr._cache:
+        jaxpr._cache[key] = _batch_jaxpr(jaxpr, size, batched, force)
+    return jaxpr._cache[key]
+
+
+def _batch_jaxpr(jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force: bool) -> Any:
+    found: dict[str, Any] = {}
+    avals = [
+        aval.update(shape=(size, *aval.shape)) if flag else aval
+        for aval, flag in zip(jaxpr.in_avals, batched, strict=True)
+    ]
+
+    def function(*args: Any) -> list[Any]:
+        outs, flags = batch_values(jaxpr, size, args, batched)
+        if force:
+            pairs = zip(outs, flags, strict=True)
+            outs = [out if flag else to_batch(out, size) for out, flag in pairs]
+            flags = [True] * len(outs)
+        found["flags"] = tuple(flags)
+        return outs
+
+    return stage(function, avals, jaxpr.name), found["flags"]
+
+
+def to_batch(value: Any, size: int) -> Any:
+    """A value repeated along a new leading axis, program scalars included."""
+    from xcube.primitives.shape import full
+
+    return batch_front(value, size) if aval_of(value).shape else full((size,), value)
+
+
+def move_front(x: Any, axis: int) -> Any:
+    """x with one axis moved to the front."""
+    return transpose(x, (axis, *(a for a in range(x.ndim) if a != axis)))
+
+
+def move_from_front(x: Any, axis: int) -> Any:
+    """x with its leading axis moved to `axis` of the result."""
+    order = list(range(1, x.ndim))
+    order.insert(axis, 0)
+    return transpose(x, order)
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+) -> Callable[..., Any]:
+    """Vectorised form of a function: maps it over an axis of each argument.
+
+    `in_axes`: int, None, or a pytree prefix of the positional arguments; keyword arguments are
+    mapped over axis 0. `out_axes`: likewise for the results. `axis_size` states the size where
+    no argument is mapped. Raises ShapeError if mapped sizes differ.
+
+    >>> import xcube.numpy as jnp
+    >>> vmap(lambda x, y: x * y, in_axes=(0, None))(jnp.arange(3), 2)
+    Array([0, 2, 4], dtype=int32)
+    """
+    name = getattr(fun, "__name__", "function")
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        call = flatten_call(fun, args, kwargs)
+        leaves = leaf_arrays("vmap", name, call)
+        axes = _input_axes(name, in_axes, args, kwargs)
+        size = _mapped_size(name, leaves, axes, axis_size, call)
+        flags = [axis is not None for axis in axes]
+        front = [
+            x if axis is None else move_front(x, axis % x.ndim)
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+        avals = [_example(x) if flag else aval_of(x) for x, flag in zip(front, flags, strict=True)]
+        jaxpr, out_tree = stage_flat(call, avals)
+        outs, out_flags = batch_values(jaxpr, size, front, flags)
+        out_axis_list = tree.broadcast_prefix(out_axes, tree.unflatten(out_tree, outs), _is_none)
+        results = [
+            _output(name, out, flag, axis, size)
+            for out, flag, axis in zip(outs, out_flags, out_axis_list, strict=True)
+        ]
+        return tree.unflatten(out_tree, results)
+
+    return named_like(mapped, fun)
+
+
+def named_like(wrapper: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper with the name and documentation of what it wraps."""
+    import functools
+
+    return functools.wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _example(x: Any) -> Aval:
+    return x.aval.update(shape=x.shape[1:])
+
+
+def _input_axes(name: str, in_axes: Any, args: Any, kwargs: Any) -> list[int | None]:
+    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        raise ShapeError(
+            f"vmap: in_axes must be an int, None or a tuple with one entry for each of the "
+            f"{len(args)} positional arguments of {name}; got {in_axes}.{at_user_line()}"
+        )
+    axes = tree.broadcast_prefix(in_axes, args, _is_none)
+    return [*axes, *([0] * len(tree.leaves(kwargs)))]
+
+
+def _mapped_size(
+    name: str, leaves: Sequence[Any], axes: Sequence[Any], axis_size: int | None, call: Any
+) -> int:
+    sizes: dict[int, str] = {}
+    for number, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
+        if axis is None:
+            continue
+        if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+            raise ShapeError(
+                f"vmap: the axis to map of {call.describe(number)} must lie in "
+                f"{-x.ndim}..{x.ndim - 1} for {x.aval}; got {axis}.{at_user_line()}"
+            )
+        sizes.setdefault(x.shape[axis], f"axis {axis} of {call.describe(number)}: {x.aval}")
+    if axis_size is not None:
+        sizes.setdefault(axis_size, "axis_size")
+    if len(sizes) != 1:
+        seen = "; ".join(f"{size} ({what})" for size, what in sizes.items()) or "none"
+        raise ShapeError(
+            f"vmap: the mapped axes of {name}'s arguments must have one size; got {seen}."
+            f"{at_user_line()}"
+        )
+    return next(iter(sizes))
+
+
+def _output(name: str, out: Any, flag: bool, axis: Any, size: int) -> Any:
+    if axis is None:
+        if flag:
+            raise ShapeError(
+                f"vmap: a result of {name} depends on the mapped axis, but out_axes is None for it."
+                f"{at_user_line()}"
+            )
+        return out
+    out = out if flag else to_batch(out, size)
+    if not -out.ndim <= axis < out.ndim:
+        raise ShapeError(
+            f"vmap: out_axes must lie in {-out.ndim}..{out.ndim - 1} for {out.aval}; got {axis}."
+            f"{at_user_line()}"
+        )
+    return move_from_front(out, axis % out.ndim)
