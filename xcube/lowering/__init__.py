@@ -1,0 +1,131 @@
+"""From a jaxpr to something that runs. `compile` is the pipeline, top to bottom.
+
+    jaxpr -> simplify -> schedule -> kernels (templates) -> program (memory plan) -> emit -> device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xcube import config
+from xcube.ir import Equation, Jaxpr, Literal, Var, check
+from xcube.lowering.cube.check import check as check_kernel
+from xcube.lowering.device.base import Buffer, Device
+from xcube.lowering.device.base import Executable as Linked
+from xcube.lowering.emit.llvm import emit
+from xcube.lowering import split
+from xcube.lowering.kernels import contract, select
+from xcube.lowering.kernels.work import Work
+from xcube.lowering.program import Program, donations, plan
+from xcube.lowering.schedule import Group, schedule
+from xcube.lowering.simplify import simplify
+from xcube.primitives.shape import broadcast_in_dim_p
+
+Executable = Callable[[Sequence[Buffer]], list[Buffer]]
+
+LIGHT = 1 << 16  # bytes below which a program runs without letting other Python threads in
+
+
+def compile(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Executable:
+    """An executable from input buffers to output buffers.
+
+    `donated` says of each input whether results may take its memory over.
+    """
+    program = lower(jaxpr, device, donated)
+    handles = _compile_kernels(program, device)
+    linked = device.link(
+        handles,
+        program.launches,
+        len(program.jaxpr.inputs),
+        program.output_nbytes,
+        arena_nbytes=program.arena_nbytes,
+        donated=program.donated,
+        light=_is_light(program),
+    )
+    return _arranged(program, linked)
+
+
+def lower(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Program:
+    """The program of a jaxpr: everything but the device's own code."""
+    _log("jaxpr", jaxpr)
+    facts = device.facts()
+    flat = simplify(
+        _with_computed_outputs(jaxpr),
+        lambda eqn: contract.expand(eqn, facts) or split.expand(eqn),
+    )
+    _log("simplify", flat)
+    if config.current.check:
+        check(flat)
+    groups = schedule(flat)
+    works = [work for group in groups for work in select.build(group, facts)]
+    taken = donations(flat, works, donated) if any(donated) else {}
+    if taken:
+        works = _in_place(groups, works, taken, device)
+    program = plan(flat, works, taken)
+    _log("program", program)
+    return program
+
+
+def _with_computed_outputs(jaxpr: Jaxpr) -> Jaxpr:
+    """Results that are literals become results of equations."""
+    if not any(isinstance(atom, Literal) for atom in jaxpr.outputs):
+        return jaxpr
+    equations, outputs = list(jaxpr.equations), []
+    params = {"shape": (), "broadcast_dimensions": ()}
+    for atom in jaxpr.outputs:
+        if isinstance(atom, Literal):
+            var = Var(atom.aval)
+            equations.append(Equation((var,), broadcast_in_dim_p, (atom,), params))
+            atom = var
+        outputs.append(atom)
+    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
+
+
+def _in_place(
+    groups: Sequence[Group], works: Sequence[Work], taken: dict[Var, Var], device: Device
+) -> list[Work]:
+    """The works again, those whose results share memory with an operand built for that."""
+    shared = {source: var for var, source in taken.items()}
+    rebuilt: list[Work] = []
+    for group in groups:
+        sources = frozenset(s for s, var in shared.items() if var in group.outputs)
+        rebuilt += select.build(group, device.facts(), sources)
+    assert len(rebuilt) == len(works)
+    return rebuilt
+
+
+def _compile_kernels(program: Program, device: Device) -> list[int]:
+    sources = []
+    for kernel in program.kernels:
+        _log("cube", kernel)
+        if config.current.check:
+            check_kernel(kernel)
+        text = emit(kernel, name="kernel")
+        _log("llvm", text)
+        sources.append(("kernel", text))
+    return device.compile(sources)
+
+
+def _is_light(program: Program) -> bool:
+    total = sum(program.output_nbytes) + program.arena_nbytes
+    total += sum(var.aval.nbytes for var in program.jaxpr.inputs)
+    return total <= LIGHT and all(launch.cubes <= launch.grain for launch in program.launches)
+
+
+def _arranged(program: Program, linked: Linked) -> Executable:
+    """The executable with results in order, those included that are inputs."""
+    outputs = program.outputs
+    if all(ref.space == "output" and ref.index == n for n, ref in enumerate(outputs)):
+        return linked
+
+    def arranged(inputs: Sequence[Buffer]) -> list[Buffer]:
+        results = linked(inputs)
+        return [results[ref.index] if ref.space == "output" else inputs[ref.index] for ref in outputs]
+
+    return arranged
+
+
+def _log(stage: str, value: Any) -> None:
+    if stage in config.current.log:
+        print(f"--- {stage}\n{value}")

@@ -1,0 +1,261 @@
+"""Element expressions: what one element of a group's results is, as a graph of scalar operations
+over loads. A kernel template turns it into cube code.
+
+Nodes are hash-consed: the same operation on the same nodes is one node. dtypes are the short
+names of the kernel language; complex numbers ("c64", "c128") are scalars here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xcube import dtypes
+from xcube.ir import Aval, Equation, Literal, Var
+from xcube.lowering.index import Dim, Dynamic, Index, clamp, guard, ravel, unravel
+from xcube.primitives.lowered import Element
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """op is "const" (attr: value), "load" (attr: (var, Index)), "number" (attr: Index), "inside"
+    (attr: (Index, low, high)), "fold" (attr: (fold, part): a part of a reduction's state), "tile"
+    (attr: (var, dims): the element of a template's own result),
+    "cast", "bitcast", or the name of a scalar function. `dims`: numbers of the dimensions it
+    varies along, as a bit mask."""
+
+    op: str
+    dtype: str
+    args: tuple[Node, ...]
+    attr: Any
+    dims: int
+
+
+COSTLY = frozenset(
+    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
+    "atanh pow cbrt logistic erf erfc erf_inv lgamma digamma div rem rsqrt sqrt".split()
+)
+_BOOLEAN = frozenset("eq ne lt le gt ge is_finite isnan".split())
+_REAL_OF = {"c64": "f32", "c128": "f64"}
+_COMPLEX_OF = {"f32": "c64", "f64": "c128"}
+
+
+class Expressions:
+    """Makes nodes, each once."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[Any, Node] = {}
+
+    def make(self, op: str, dtype: str, args: tuple[Node, ...] = (), attr: Any = None) -> Node:
+        key = (op, dtype, args, attr)
+        if (node := self._nodes.get(key)) is None:
+            mask = 0
+            for arg in args:
+                mask |= arg.dims
+            mask |= _attr_dims(op, attr)
+            node = self._nodes[key] = Node(op, dtype, args, attr, mask)
+        return node
+
+    def constant(self, value: Any, dtype: Any) -> Node:
+        short = _short(dtype)
+        value = np.asarray(value).astype(dtypes.BY_SHORT[short])[()]
+        return self.make("const", short, (), _Bits(value))
+
+    def apply(self, name: str, *args: Node) -> Node:
+        return self.make(name, result_dtype(name, args), args)
+
+    def cast(self, x: Node, dtype: Any) -> Node:
+        short = _short(dtype)
+        if x.dtype == short:
+            return x
+        if x.op == "const" and not isinstance(x.attr.value, np.complexfloating):
+            return self.constant(_cast_scalar(x.attr.value, short), short)
+        return self.make("cast", short, (x,))
+
+    def bitcast(self, x: Node, dtype: Any) -> Node:
+        short = _short(dtype)
+        return x if x.dtype == short else self.make("bitcast", short, (x,))
+
+    def inside(self, index: Index, low: int, high: int) -> Node:
+        a, b = index.range
+        if low <= a and b < high:
+            return self.constant(True, "bool")
+        if b < low or a >= high:
+            return self.constant(False, "bool")
+        return self.make("inside", "bool", (), (index, low, high))
+
+    def number(self, index: Index, dtype: Any) -> Node:
+        if not index.terms:
+            return self.constant(index.const, dtype)
+        return self.make("number", _short(dtype), (), index)
+
+    def index(self, x: Node, low: int, high: int) -> Index:
+        if x.op == "const":
+            return Index(min(max(int(x.attr.value), low), high))
+        if low >= high:
+            return Index(low)
+        if x.op == "number":
+            return clamp(x.attr, low, high)
+        return Index(0, ((Dynamic(x, low, high), 1),))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bits:
+    """A NumPy scalar compared by its bits, so that -0.0 and NaN are constants like others."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bits) and self.value.tobytes() == other.value.tobytes()
+
+    def __hash__(self) -> int:
+        return hash(self.value.tobytes())
+
+
+def _cast_scalar(value: Any, short: str) -> Any:
+    target = dtypes.BY_SHORT[short]
+    if target.kind in "iu" and value.dtype.kind not in "iub":
+        number = float(value)
+        if np.isnan(number):
+            return 0
+        info = np.iinfo(target)
+        return int(min(max(number, info.min), info.max))
+    return value
+
+
+def _short(dtype: Any) -> str:
+    return dtype if isinstance(dtype, str) and dtype in dtypes.BY_SHORT else dtypes.short_name(
+        np.dtype(dtype)
+    )  # fmt: skip
+
+
+def result_dtype(name: str, args: Sequence[Node]) -> str:
+    """Dtype of a scalar function's result."""
+    first = args[0].dtype
+    if name in _BOOLEAN:
+        return "bool"
+    if name == "select":
+        return args[1].dtype
+    if name in ("real", "imag") or (name == "abs" and first in _REAL_OF):
+        return _REAL_OF.get(first, first)
+    if name == "complex":
+        return _COMPLEX_OF[first]
+    return first
+
+
+def index_dims(index: Index) -> int:
+    """Dimensions that an index varies along, as a bit mask."""
+    mask = 0
+    for symbol in index.symbols:
+        if isinstance(symbol, Dim):
+            mask |= 1 << symbol.number
+        elif isinstance(symbol, Dynamic):
+            mask |= symbol.node.dims
+        else:
+            mask |= index_dims(symbol.index)
+    return mask
+
+
+def _attr_dims(op: str, attr: Any) -> int:
+    if op == "load":
+        return index_dims(attr[1])
+    if op == "number":
+        return index_dims(attr)
+    if op == "inside":
+        return index_dims(attr[0])
+    if op == "tile":
+        return attr[1]
+    return attr[0].dims if op == "fold" else 0
+
+
+Lookup = Callable[[Var, tuple[Index, ...]], "Node | None"]
+
+
+class Evaluator:
+    """Pulls elements of variables: through the equations of a group, down to loads.
+
+    `producers`: equations of the group by output variable. `intercept(var, index)` may supply
+    the node of a variable itself (results of reductions and contractions of the group).
+    `may_split`: whether indices may ask to cut dimensions.
+    """
+
+    def __init__(
+        self,
+        nodes: Expressions,
+        producers: dict[Var, Equation],
+        intercept: Lookup,
+        may_split: bool = False,
+    ) -> None:
+        self.nodes, self._producers, self._intercept = nodes, producers, intercept
+        self._may_split = may_split
+        self._memo: dict[Any, Any] = {}
+
+    def read(self, atom: Var | Literal, index: Sequence[Index]) -> Node:
+        """The element of a variable or literal at an index."""
+        if isinstance(atom, Literal):
+            return self.nodes.constant(atom.value, atom.aval.dtype)
+        at = tuple([i if isinstance(i, Index) else Index(i) for i in index]) if atom.aval.ndim else ()
+        key = (atom, at)
+        if (node := self._memo.get(key)) is None:
+            node = self._memo[key] = self._element(atom, at)
+        return node
+
+    def _element(self, var: Var, index: tuple[Index, ...]) -> Node:
+        if (node := self._intercept(var, index)) is not None:
+            return node
+        if (eqn := self._producers.get(var)) is None:
+            position = ravel(index, var.aval.shape)
+            return self.nodes.make("load", dtypes.short_name(var.aval.dtype), (), (var, position))
+        if len(eqn.outputs) == 1:
+            return self._rule(eqn, index)
+        key = (eqn, index)
+        if key not in self._memo:
+            self._memo[key] = self._rule(eqn, index)
+        return self._memo[key][eqn.outputs.index(var)]
+
+    def _rule(self, eqn: Equation, index: tuple[Index, ...]) -> Any:
+        rule: Element = eqn.primitive.lower
+        return rule.rule(EquationElements(self, eqn), index, **eqn.params)
+
+    def split_allowed(self) -> bool:
+        return self._may_split
+
+
+class EquationElements:
+    """What an element rule sees: the protocol of `primitives.lowered.ElementBuilder`."""
+
+    __slots__ = ("_eqn", "_evaluator", "apply", "bitcast", "cast", "constant", "index", "inputs",
+                 "inside", "number", "outputs")  # fmt: skip
+
+    def __init__(self, evaluator: Evaluator, eqn: Equation) -> None:
+        self._evaluator, self._eqn = evaluator, eqn
+        self.inputs: tuple[Aval, ...] = tuple([atom.aval for atom in eqn.inputs])
+        self.outputs: tuple[Aval, ...] = tuple([var.aval for var in eqn.outputs])
+        nodes = evaluator.nodes
+        self.apply, self.constant, self.cast = nodes.apply, nodes.constant, nodes.cast
+        self.bitcast, self.index = nodes.bitcast, nodes.index
+        self.inside = lambda index, low, high: nodes.inside(as_index(index), low, high)
+        self.number = lambda index, dtype: nodes.number(as_index(index), dtype)
+
+    def read(self, operand: int, index: Sequence[Index]) -> Node:
+        return self._evaluator.read(self._eqn.inputs[operand], index)
+
+    def clamp(self, index: Index, low: int, high: int) -> Index:
+        return clamp(as_index(index), low, high)
+
+    def guard(self, index: Index, low: int, high: int) -> Index:
+        return guard(as_index(index), low, high)
+
+    def ravel(self, index: Sequence[Index], shape: tuple[int, ...]) -> Index:
+        return ravel([as_index(i) for i in index], shape)
+
+    def unravel(self, position: Index, shape: tuple[int, ...]) -> list[Index]:
+        return unravel(position, shape, self._evaluator.split_allowed())
+
+
+def as_index(index: Index | int) -> Index:
+    """A Python int as an index."""
+    return index if isinstance(index, Index) else Index(index)

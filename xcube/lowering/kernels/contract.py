@@ -1,0 +1,421 @@
+"""Contractions: dot_general as packing and a tiled kernel, or, where that does not pay, as the
+pulled sum of products.
+
+Operands are packed by ordinary maps (so whatever produces them fuses into the packing) into
+blocks that the tile walks with comptime strides: A to [batch, panel of mr rows, block of kc,
+row, k], B to [batch, panel of nr columns, block of kc, k, column]. The tile keeps mr x nr
+accumulators in registers (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008); a cube computes a block of tiles in an array of its own and then passes
+it, line by line, through the map that follows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from xcube import dtypes
+from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
+from xcube.lowering.cube.build import Builder, Value
+from xcube.lowering.device.base import Facts
+from xcube.lowering.kernels import rows
+from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
+from xcube.lowering.kernels.space import Axis, Space, analyse, walk
+from xcube.lowering.kernels.work import Work
+from xcube.lowering.schedule import Group
+from xcube.primitives.convert import convert_element_type
+from xcube.primitives.elementwise import mul
+from xcube.primitives.lowered import Element, Template
+from xcube.primitives.shape import broadcast_in_dim, reduce_sum, reshape, transpose
+from xcube.trace import bind, stage
+
+SMALL = 1 << 15  # products below which packing costs more than it gains
+DEPTH = 512  # of a block: a panel of B then stays in the first cache levels
+PAD = 16  # elements between rows of packed A, so that rows do not share cache sets
+PANELS_M, PANELS_N = 8, 8  # of a cube
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The comptime choices of a tiled contraction: rows and columns of the register tile, depth of
+    a block, lanes of a line."""
+
+    mr: int
+    nr: int
+    kc: int
+    lanes: int
+
+    @property
+    def stride(self) -> int:
+        return self.kc + PAD
+
+    def __str__(self) -> str:
+        return f"{self.mr}x{self.nr}x{self.kc}"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """batch x (rows x depth) @ (depth x columns)."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+
+
+# dot_general -> jaxpr -------------------------------------------------------------------------
+
+
+def expand(eqn: Equation, facts: Facts) -> Jaxpr | None:
+    """The program that computes a dot_general on a device; None for other equations."""
+    if eqn.primitive.name != "dot_general":
+        return None
+    lhs, rhs = (atom.aval for atom in eqn.inputs)
+    out = eqn.outputs[0].aval
+    function = functools.partial(_contraction, params=eqn.params, out=out, facts=facts)
+    return stage(function, [lhs, rhs], "dot_general")
+
+
+def _contraction(lhs: Any, rhs: Any, *, params: dict[str, Any], out: Aval, facts: Facts) -> list[Any]:
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = params["dimension_numbers"]
+    lhs_free = _others(lhs.ndim, lhs_contract, lhs_batch)
+    rhs_free = _others(rhs.ndim, rhs_contract, rhs_batch)
+    sizes = Sizes(
+        _size(lhs, lhs_batch), _size(lhs, lhs_free), _size(rhs, rhs_free), _size(lhs, lhs_contract)
+    )
+    a = transpose(lhs, (*lhs_batch, *lhs_free, *lhs_contract))
+    b = transpose(rhs, (*rhs_batch, *rhs_free, *rhs_contract))
+    a = reshape(a, (sizes.batch, sizes.rows, sizes.depth))
+    b = reshape(b, (sizes.batch, sizes.columns, sizes.depth))
+    accumulator = _accumulator(out.dtype)
+    if not _tiles(sizes, accumulator):
+        return [_pulled(a, b, sizes, accumulator, out)]
+    tile = choose(sizes, accumulator, facts)
+    packed_a = bind(pack_a, a, tile=tile, dtype=accumulator)
+    packed_b = bind(pack_b, b, tile=tile, dtype=accumulator)
+    kinds = ("batch",) * len(lhs_batch) + ("m",) * len(lhs_free) + ("n",) * len(rhs_free)
+    result = bind(
+        matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=out.shape, kinds=kinds
+    )
+    return [convert_element_type(result, out.dtype)]
+
+
+def _others(ndim: int, *taken: Sequence[int]) -> tuple[int, ...]:
+    used = {axis for axes in taken for axis in axes}
+    return tuple(axis for axis in range(ndim) if axis not in used)
+
+
+def _size(x: Any, axes: Sequence[int]) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _accumulator(dtype: np.dtype) -> np.dtype:
+    narrow = dtypes.is_float(dtype) and dtype.itemsize < 4
+    return np.dtype(np.float32) if narrow else dtype
+
+
+def _tiles(sizes: Sizes, accumulator: np.dtype) -> bool:
+    if accumulator.kind not in "fiu" or accumulator.itemsize < 4:
+        return False
+    products = sizes.rows * sizes.columns * sizes.depth
+    return products >= SMALL and sizes.rows >= 4 and sizes.columns >= 8 and sizes.depth >= 8
+
+
+def _pulled(a: Any, b: Any, sizes: Sizes, accumulator: np.dtype, out: Aval) -> Any:
+    """The sum of products, element by element; rules of fusion apply."""
+    space = (sizes.batch, sizes.rows, sizes.columns, sizes.depth)
+    if out.dtype.kind == "b":
+        a, b = convert_element_type(a, np.dtype(np.int32)), convert_element_type(b, np.dtype(np.int32))
+    else:
+        a, b = convert_element_type(a, accumulator), convert_element_type(b, accumulator)
+    products = mul(broadcast_in_dim(a, space, (0, 1, 3)), broadcast_in_dim(b, space, (0, 2, 3)))
+    return reshape(convert_element_type(reduce_sum(products, (3,)), out.dtype), out.shape)
+
+
+def choose(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
+    """The tile for a problem: registers decide its rows and columns, caches its depth."""
+    lanes = facts.lanes(dtype.itemsize)
+    many = facts.vector_bits == 512 or facts.vector_bits == 128  # 32 registers, else 16
+    mr, lines = (14, 2) if many else (6, 2)
+    mr = min(mr, sizes.rows)
+    blocks = math.ceil(sizes.depth / DEPTH)
+    kc = _round_up(math.ceil(sizes.depth / blocks), 64 if sizes.depth > 64 else 16)
+    return Tile(mr, lines * lanes, kc, lanes)
+
+
+def _round_up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+# packing --------------------------------------------------------------------------------------
+
+
+def _pack_a_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
+    batch, length, depth = x.shape
+    panels, blocks = math.ceil(length / tile.mr), math.ceil(depth / tile.kc)
+    return Aval((batch, panels, blocks, tile.mr, tile.stride), dtype)
+
+
+def _pack_a_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
+    batch, panel, block, row, k = index
+    k_inside = e.inside(k, 0, tile.kc)
+    return _packed(e, k_inside, batch, panel * tile.mr + row, block * tile.kc + k, dtype)
+
+
+def _pack_b_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
+    batch, length, depth = x.shape
+    panels, blocks = math.ceil(length / tile.nr), math.ceil(depth / tile.kc)
+    return Aval((batch, panels, blocks, tile.kc, tile.nr), dtype)
+
+
+def _pack_b_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
+    batch, panel, block, k, column = index
+    always = e.constant(True, np.dtype(bool))
+    return _packed(e, always, batch, panel * tile.nr + column, block * tile.kc + k, dtype)
+
+
+def _packed(e: Any, inside: Any, batch: Any, line: Any, k: Any, dtype: np.dtype) -> Any:
+    """The operand's element, zero outside it."""
+    _, length, depth = e.inputs[0].shape
+    for check in (e.inside(line, 0, length), e.inside(k, 0, depth)):
+        inside = _and(e, inside, check)
+    at = (batch, e.guard(line, 0, length - 1), e.guard(k, 0, depth - 1))
+    value = e.cast(e.read(0, at), dtype)
+    if inside.op == "const":
+        return value
+    return e.apply("select", inside, value, e.constant(0, dtype))
+
+
+def _and(e: Any, a: Any, b: Any) -> Any:
+    if a.op == "const":
+        return b if a.attr.value else a
+    return a if b.op == "const" and b.attr.value else e.apply("and", a, b)
+
+
+pack_a = Primitive("pack_a", _pack_a_shape, lower=Element(_pack_a_element))
+pack_b = Primitive("pack_b", _pack_b_shape, lower=Element(_pack_b_element))
+
+
+# the tiled kernel -----------------------------------------------------------------------------
+
+
+def _matmul_abstract(
+    a: Aval, b: Aval, *, tile: Tile, sizes: Sizes, shape: Shape, kinds: tuple[str, ...]
+) -> Aval:
+    return Aval(shape, a.dtype)
+
+
+matmul = Primitive("matmul", _matmul_abstract, lower=Template("matmul"))
+
+
+def build(group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()) -> list[Work]:
+    """The launch of a tiled contraction with the map behind it."""
+    root = group.root
+    assert root is not None
+    space = analyse(group, root.params["kinds"])
+    if len(space.of("n")) > 1:
+        return _apart(group, vector_bytes, sources)
+    return [_Contraction(group, space, sources).build()]
+
+
+def _apart(group: Group, vector_bytes: int, sources: frozenset[Var]) -> list[Work]:
+    """The contraction alone, then its map: where the map's columns are no single loop."""
+    root = group.root
+    assert root is not None
+    result = root.outputs[0]
+    alone = Group("matmul", group.shape, (), (result,), {result: root}, root)
+    rest = {var: eqn for var, eqn in group.producers.items() if eqn is not root}
+    outputs = tuple(var for var in group.outputs if var is not result)
+    first = build(alone, vector_bytes)
+    if not outputs:
+        return first
+    behind = Group("map", group.shape, (), outputs, rest)
+    return [*first, *rows.build(behind, vector_bytes, sources)]
+
+
+class _Contraction:
+    def __init__(self, group: Group, space: Space, sources: frozenset[Var]) -> None:
+        root = group.root
+        assert root is not None
+        self.group, self.space, self.sources, self.root = group, space, sources, root
+        self.tile: Tile = root.params["tile"]
+        self.sizes: Sizes = root.params["sizes"]
+        self.dtype = dtypes.short_name(root.inputs[0].aval.dtype)
+        self.b = Builder("matmul")
+        self.arguments = Arguments(self.b, sources)
+        columns = space.of("n")
+        self.lane: Axis | None = columns[0] if columns else None
+        self.emit = Emitter(self.arguments, space.axes, self.lane, self.tile.lanes)
+        self.blocks = math.ceil(self.sizes.depth / self.tile.kc)
+
+    def build(self) -> Work:
+        tile, sizes, b = self.tile, self.sizes, self.b
+        shared = "inout" if self.sources else "out"
+        for result in self.space.results:
+            self.arguments.buffer(result.var, shared)
+        self.a = self.arguments.buffer(self.root.inputs[0])  # type: ignore[arg-type]
+        self.packed_b = self.arguments.buffer(self.root.inputs[1])  # type: ignore[arg-type]
+        panels_m, panels_n = math.ceil(sizes.rows / tile.mr), math.ceil(sizes.columns / tile.nr)
+        per_m, per_n = self._cube_panels(panels_m, panels_n)
+        cubes_m, cubes_n = math.ceil(panels_m / per_m), math.ceil(panels_n / per_n)
+        self.panels_m, self.panels_n = self._scalar("panels_m", panels_m), self._scalar(
+            "panels_n", panels_n
+        )
+        self.per_m, self.per_n = self._scalar("per_m", per_m), self._scalar("per_n", per_n)
+        self.rows, self.columns = self._scalar("rows", sizes.rows), self._scalar(
+            "columns", sizes.columns
+        )
+        cube = b.place("cube_pos.x")
+        count_m = self._scalar("cubes_m", cubes_m)
+        cube, cube_m = cube // count_m, cube % count_m
+        batch, cube_n = self._batch(cube, cubes_n)
+        self.scratch = b.shared(self.dtype, PANELS_M * tile.mr * PANELS_N * tile.nr)
+        first_m, first_n = cube_m * self.per_m, cube_n * self.per_n
+        self._products(batch, first_m, first_n)
+        self._epilogue(batch, first_m * tile.mr, first_n * tile.nr)
+        work = 2 * per_m * tile.mr * per_n * tile.nr * sizes.depth
+        grain = max(1, (1 << 19) // max(1, work))
+        return Work(
+            b.finish(),
+            tuple(self.arguments.variables),
+            tuple(self.arguments.cells),
+            sizes.batch * cubes_m * cubes_n,
+            grain,
+            rows.in_place_pairs(self.space),
+            self.sources,
+        )
+
+    def _scalar(self, name: str, number: int) -> Value:
+        return self.arguments.scalar(name, number)
+
+    def _cube_panels(self, panels_m: int, panels_n: int) -> tuple[int, int]:
+        """Panels of a cube: fewer where there would be too few cubes to share."""
+        per_m, per_n = min(PANELS_M, panels_m), min(PANELS_N, panels_n)
+        wanted = 16
+
+        def cubes() -> int:
+            return self.sizes.batch * math.ceil(panels_m / per_m) * math.ceil(panels_n / per_n)
+
+        while cubes() < wanted and per_m * per_n > 4:
+            if per_m >= per_n:
+                per_m = math.ceil(per_m / 2)
+            else:
+                per_n = math.ceil(per_n / 2)
+        return per_m, per_n
+
+    def _batch(self, cube: Value, cubes_n: int) -> tuple[Value, Value]:
+        if self.sizes.batch == 1:
+            return self.b.constant(0, "index"), cube
+        count = self._scalar("cubes_n", cubes_n)
+        return cube // count, cube % count
+
+    def _products(self, batch: Value, first_m: Value, first_n: Value) -> None:
+        b, tile = self.b, self.tile
+        stop_m = b.op("min", first_m + self.per_m, self.panels_m)
+        stop_n = b.op("min", first_n + self.per_n, self.panels_n)
+        last = self._scalar("last", self.sizes.depth - (self.blocks - 1) * tile.kc)
+        count = self._scalar("blocks", self.blocks)
+        for block in b.range(0, count):
+            final = (block + 1).eq(count)
+            depth = b.select(final, last, b.constant(tile.kc, "index"))
+            for n in b.range(first_n, stop_n):
+                for m in b.range(first_m, stop_m):
+                    panel_a = ((batch * self.panels_m + m) * count + block) * (
+                        tile.mr * tile.stride
+                    )
+                    panel_b = ((batch * self.panels_n + n) * count + block) * (tile.kc * tile.nr)
+                    corner = (m - first_m) * (tile.mr * PANELS_N * tile.nr) + (
+                        n - first_n
+                    ) * tile.nr
+                    self._micro(panel_a, panel_b, corner, depth, block)
+
+    def _micro(
+        self, panel_a: Value, panel_b: Value, corner: Value, depth: Value, block: Value
+    ) -> None:
+        """One register tile over one block of the depth."""
+        b, tile = self.b, self.tile
+        lines, width = tile.nr // tile.lanes, PANELS_N * tile.nr
+        zero = b.constant(0, self.dtype, tile.lanes)
+        sums = [[b.variable(zero) for _ in range(lines)] for _ in range(tile.mr)]
+        with b.when(block > 0):
+            for r, row in enumerate(sums):
+                for v, cell in enumerate(row):
+                    at = corner + (r * width + v * tile.lanes)
+                    cell.set(b.load(self.scratch, at, lanes=tile.lanes))
+        for k in b.range(0, depth):
+            self._rank_one(sums, panel_a + k, panel_b + k * tile.nr)
+        for r, row in enumerate(sums):
+            for v, cell in enumerate(row):
+                b.store(self.scratch, corner + (r * width + v * tile.lanes), cell.get())
+
+    def _rank_one(self, sums: Any, at_a: Value, at_b: Value) -> None:
+        b, tile = self.b, self.tile
+        lines = range(tile.nr // tile.lanes)
+        right = [
+            b.load(self.packed_b, at_b + v * tile.lanes, lanes=tile.lanes)
+            for v in lines
+        ]
+        for r in range(tile.mr):
+            left = b.splat(b.load(self.a, at_a + r * tile.stride), tile.lanes)
+            for v in lines:
+                cell = sums[r][v]
+                cell.set(self._multiply_add(left, right[v], cell.get()))
+
+    def _multiply_add(self, x: Value, y: Value, z: Value) -> Value:
+        return self.b.fma(x, y, z) if self.dtype.startswith("f") else x * y + z
+
+    # the map behind
+
+    def _epilogue(self, batch: Value, first_row: Value, first_column: Value) -> None:
+        b, tile, emit = self.b, self.tile, self.emit
+        width = PANELS_N * tile.nr
+        stop_row = b.op("min", first_row + self.per_m * tile.mr, self.rows)
+        stop_column = b.op("min", first_column + self.per_n * tile.nr, self.columns)
+        self._place(self.space.of("batch"), batch)
+        nodes = [result.node for result in self.space.results]
+        for row in b.range(first_row, stop_row):
+            emit.open()
+            self._place(self.space.of("m"), row)
+            start = (row - first_row) * width - first_column
+            emit.hoist([n for n in nodes if n.op != "tile"], self._lane_mask())
+            for column in b.range(first_column, stop_column, tile.lanes):
+                emit.open()
+                if self.lane is not None:
+                    emit.at[id(self.lane)] = column
+                self._mask(column, stop_column)
+                line = b.load(self.scratch, start + column, lanes=tile.lanes)
+                self._write(line)
+                emit.close()
+            emit.close()
+
+    def _lane_mask(self) -> int:
+        return self.lane.mask if self.lane is not None else 0
+
+    def _mask(self, column: Value, stop: Value) -> None:
+        if self.sizes.columns % self.tile.lanes == 0:
+            self.emit.mask = None
+            return
+        lane = self.b.lane(self.tile.lanes, "i32")
+        self.emit.mask = lane < (stop - column).cast("i32")
+
+    def _write(self, line: Value) -> None:
+        results = self.space.results
+        for node in walk([result.node for result in results]):
+            if node.op == "tile":
+                self.emit.known(node, cast(self.b, line, node.dtype))
+        values = [self.emit.value(result.node) for result in results]
+        for result, value in zip(results, values, strict=True):
+            self.emit.store(result.var, result.position, value)
+
+    def _place(self, axes: Sequence[Axis], number: Value) -> None:
+        """Loop indices of axes from the number of a row or batch."""
+        for axis in reversed(axes[1:]):
+            extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
+            self.emit.at[id(axis)], number = number % extent, number // extent
+        if axes:
+            self.emit.at[id(axes[0])] = number

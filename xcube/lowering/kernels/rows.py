@@ -1,0 +1,471 @@
+"""The template of maps and rows programs: loops over rows, inside them loops over columns.
+
+A map has no columns. A rows program runs one loop over the columns for each phase: a phase's
+reductions need the results of those before it, the last phase writes what depends on all.
+Softmax, layer norm, argmax and plain sums are rows programs. Lanes lie along the loop that
+most operands walk with stride one: along columns (accumulators are lines, combined at the end)
+or along rows (each lane is a row).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xcube.ir import Var
+from xcube.lowering.cube.build import Builder, Value
+from xcube.lowering.cube.complex import Complex
+from xcube.lowering.cube.ir import BITS
+from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims
+from xcube.lowering.index import Dim, Index, unguarded
+from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
+from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse, walk
+from xcube.lowering.kernels.work import Work
+from xcube.lowering.schedule import Group
+
+FLAT_BLOCK = 1 << 14  # elements of a cube of a flat map
+SMALL_ROW = 1 << 11  # elements below which a cube takes several rows
+CHUNK = 1 << 13  # elements along the lanes that one cube walks
+STREAM_BYTES = 1 << 24  # results this large are written past the caches
+LIGHT = 24  # operations per element up to which lines are made long, to overlap latencies
+SCRATCH_BYTES = 1 << 17  # per row, for values that a later phase needs again
+TASK = 20_000  # operations worth handing to a thread
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """The comptime choices: which axis the lanes lie along, how many, whether the last line of a
+    loop is partial, whether the kernel is flat, whether results bypass the caches."""
+
+    lane: Axis | None
+    lanes: int
+    ragged: bool
+    flat: bool
+    streaming: bool
+
+
+def build(
+    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+) -> list[Work]:
+    """The launch of a map or rows program; `sources` share memory with results."""
+    if all(var.aval.size == 0 for var in group.outputs):
+        return []
+    space = analyse(group)
+    blueprint = select(space, vector_bytes)
+    return [_Template(group, space, blueprint, sources).build()]
+
+
+# choices --------------------------------------------------------------------------------------
+
+
+def select(space: Space, vector_bytes: int) -> Blueprint:
+    """The blueprint that a heuristic picks."""
+    roots = _roots(space)
+    lane = _lane_axis(space)
+    if lane is None:
+        return Blueprint(None, 1, False, False, False)
+    narrow = _widest(space)
+    operations = sum(1 for node in walk(roots) if node.op not in ("const", "load"))
+    costly = any(node.op in COSTLY for node in walk(roots))
+    factor = 1 if costly or operations > LIGHT else 4
+    lanes = max(1, vector_bytes * factor // narrow)
+    if space.folds and lane.kind == "row" and factor == 4:  # whole stretches of memory at a time
+        lanes = max(1, vector_bytes * 8 // narrow)
+    while lanes > 4 and lanes // 2 >= lane.extent:
+        lanes //= 2
+    flat = _is_flat(space, lane)
+    size = sum(result.var.aval.nbytes for result in space.results)
+    wide = all(_fills_lines(result.var, lanes) for result in space.results)
+    streaming = flat and factor > 1 and size >= STREAM_BYTES and wide
+    return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming)
+
+
+def _roots(space: Space) -> list[Node]:
+    return [
+        *(result.node for result in space.results),
+        *(node for fold in space.folds for node in fold.lifted),
+    ]
+
+
+def _lane_axis(space: Space) -> Axis | None:
+    """The innermost rows or columns: whichever more indices walk with stride one."""
+    candidates = [axes[-1] for axes in (space.columns, space.rows) if axes]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    indices = [unguarded(n.attr[1])[0] for n in walk(_roots(space)) if n.op == "load"]
+    indices += [result.position for result in space.results]
+
+    def score(axis: Axis) -> float:
+        unit = sum(1 for index in indices if axis.stride(index) == 1)
+        strided = sum(1 for index in indices if axis.stride(index) not in (0, 1))
+        return unit - 2 * strided - (2 if axis.extent < 4 else 0)
+
+    columns, rows = candidates
+    return columns if score(columns) >= score(rows) else rows
+
+
+def _widest(space: Space) -> int:
+    """Bytes of the widest scalar computed with; indices apart."""
+    sizes = [BITS[PARTS.get(node.dtype, node.dtype)] // 8 for node in walk(_roots(space))]
+    return max([4, *sizes])
+
+
+def _is_flat(space: Space, lane: Axis) -> bool:
+    """One loop, every element read and written where the loop is: lines may run over the end,
+    into the padding of the buffers."""
+    if len(space.axes) != 1 or space.folds:
+        return False
+    for node in walk(_roots(space)):
+        if node.dtype in PARTS or node.op == "inside":
+            return False
+        if node.op == "load":
+            var, index = node.attr
+            whole = index == Index(0, index.terms) and var.aval.size == lane.extent
+            if index.terms and not (whole and lane.stride(index) == 1 and _is_plain(index)):
+                return False
+    return all(
+        result.position.const == 0 and lane.stride(result.position) == 1
+        for result in space.results
+    )
+
+
+def _is_plain(index: Index) -> bool:
+    return all(isinstance(symbol, Dim) for symbol in index.symbols)
+
+
+def _fills_lines(var: Var, lanes: int) -> bool:
+    return var.aval.dtype.itemsize * lanes >= 64
+
+
+# the template ---------------------------------------------------------------------------------
+
+
+class _Template:
+    def __init__(
+        self, group: Group, space: Space, blueprint: Blueprint, sources: frozenset[Var]
+    ) -> None:
+        self.space, self.blueprint, self.sources = space, blueprint, sources
+        self.b = Builder(_name(group))
+        self.arguments = Arguments(self.b, sources)
+        self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
+        self.phases = max([0, *(fold.depth for fold in space.folds)])
+        self.cost = 1 + sum(_cost(node) for node in walk(_roots(space)))
+        self.scratch: dict[Node, Any] = {}
+
+    def build(self) -> Work:
+        shared = "inout" if self.sources else "out"
+        for result in self.space.results:  # results are the first buffers
+            self.arguments.buffer(result.var, shared)
+        lane = self.blueprint.lane
+        if lane is None:
+            cubes = self._single()
+        elif self.blueprint.flat:
+            cubes = self._flat(lane)
+        elif lane.kind == "column":
+            cubes = self._lanes_on_columns(lane)
+        else:
+            cubes = self._lanes_on_rows(lane)
+        work = cubes[1] * self.cost
+        grain = max(1, math.ceil(TASK / max(1, work)))
+        kernel = self.b.finish()
+        cells = tuple(self.arguments.cells)
+        variables = tuple(self.arguments.variables)
+        pairs = in_place_pairs(self.space)
+        return Work(kernel, variables, cells, cubes[0], grain, pairs, self.sources)
+
+    # whole kernels: each gives (cubes, elements of a cube)
+
+    def _single(self) -> tuple[int, int]:
+        """One element."""
+        self._finish_rows()
+        return 1, 1
+
+    def _flat(self, lane: Axis) -> tuple[int, int]:
+        block = min(FLAT_BLOCK, _round_up(lane.extent, self.blueprint.lanes))
+        b = self.b
+        size = self.arguments.scalar("block", block)
+        end = self.arguments.scalar("extent", lane.extent)
+        start = b.place("cube_pos.x") * size
+        stop = b.op("min", start + size, end)
+        self.emit.hoist(_roots(self.space), lane.mask)
+        for i in b.range(start, stop, self.blueprint.lanes):
+            self.emit.open()
+            self.emit.at[id(lane)] = i
+            self._write(self.space.results)
+            self.emit.close()
+        return math.ceil(lane.extent / block), block
+
+    def _lanes_on_rows(self, lane: Axis) -> tuple[int, int]:
+        outer = [axis for axis in self.space.rows if axis is not lane]
+        columns = math.prod(axis.extent for axis in self.space.columns)
+        chunk = self._chunk(lane, columns)
+        chunks = math.ceil(lane.extent / chunk)
+        end = self.arguments.scalar("extent", lane.extent)
+
+        def lines(start: Value, stop: Value) -> None:
+            self.emit.hoist(_roots(self.space), lane.mask | _mask(self.space.columns))
+            for i in self.b.range(start, stop, self.blueprint.lanes):
+                self.emit.open()
+                self.emit.at[id(lane)] = i
+                self._mask_after(i, end)
+                self._run_phases(lane)
+                self.emit.close()
+            self.emit.mask = None
+
+        zero = self.b.constant(0, "index")
+        if chunks == 1:
+            return self._walk(outer, lane.extent * columns, lambda: lines(zero, end))
+        cube, part = self.b.place("cube_pos.x"), self.b.place("cube_pos.x")
+        if outer:
+            count = self.arguments.scalar("chunks", chunks)
+            cube, part = cube // count, cube % count
+        self._place(outer, cube)
+        size = self.arguments.scalar("chunk", chunk)
+        lines(part * size, self.b.op("min", part * size + size, end))
+        return math.prod(axis.extent for axis in outer) * chunks, chunk * columns
+
+    def _chunk(self, lane: Axis, columns: int) -> int:
+        """Elements along the lanes that one cube walks."""
+        lanes = self.blueprint.lanes
+        chunk = min(CHUNK, _round_up(lane.extent, lanes))
+        while columns > 64 and chunk > lanes * 2:
+            chunk, columns = _round_up(chunk // 2, lanes), columns // 2
+        return chunk
+
+    def _lanes_on_columns(self, lane: Axis) -> tuple[int, int]:
+        columns = math.prod(axis.extent for axis in self.space.columns)
+        return self._walk(self.space.rows, columns, lambda: self._run_phases(lane))
+
+    def _walk(self, outer: Sequence[Axis], size: int, body: Any) -> tuple[int, int]:
+        """Run `body` for every index of the outer axes: a cube takes several neighbours along the
+        innermost of them where one is too small to be a task."""
+        rows = math.prod(axis.extent for axis in outer)
+        cube = self.b.place("cube_pos.x")
+        if not outer or size >= SMALL_ROW:
+            self._place(outer, cube)
+            body()
+            return rows, size
+        *above, along = outer
+        block = max(1, min(along.extent, SMALL_ROW // size))
+        blocks = math.ceil(along.extent / block)
+        if above:
+            count = self.arguments.scalar("blocks", blocks)
+            self._place(above, cube // count)
+            cube = cube % count
+        extent = self.arguments.scalar(("extent", along.dims), along.extent)
+        start = cube * self.arguments.scalar("block", block)
+        stop = self.b.op("min", start + self.arguments.scalar("block", block), extent)
+        for i in self.b.range(start, stop):
+            self.emit.open()
+            self.emit.at[id(along)] = i
+            body()
+            self.emit.close()
+        return rows // along.extent * blocks, block * size
+
+    # inside a cube
+
+    def _place(self, axes: Sequence[Axis], number: Value) -> None:
+        """Loop indices of axes from the number of a row."""
+        for axis in reversed(axes[1:]):
+            extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
+            self.emit.at[id(axis)], number = number % extent, number // extent
+        if axes:
+            self.emit.at[id(axes[0])] = number
+
+    def _mask_after(self, start: Value, end: Value) -> None:
+        if not self.blueprint.ragged or self.blueprint.lanes == 1:
+            self.emit.mask = None
+            return
+        lane = self.b.lane(self.blueprint.lanes, "i32")
+        self.emit.mask = lane < (end - start).cast("i32")
+
+    def _run_phases(self, lane: Axis) -> None:
+        columns = self.space.columns
+        if not columns:
+            self._fold_nothing()
+            self._write(self.space.results)
+            return
+        mask = _mask(columns)
+        late = [r for r in self.space.results if r.node.dims & mask or _stored_along(r, mask)]
+        for phase in range(1, self.phases + 1):
+            folds = [fold for fold in self.space.folds if fold.depth == phase]
+            self._phase(folds, lane)
+        self._write([r for r in self.space.results if r not in late])
+        if late:
+            self._last_phase(late, lane)
+
+    def _fold_nothing(self) -> None:
+        """Reductions over columns of one element each."""
+        for phase in range(1, self.phases + 1):
+            for fold in self.space.folds:
+                if fold.depth == phase:
+                    self.emit.folds[fold] = [self.emit.value(node) for node in fold.lifted]
+
+    def _phase(self, folds: Sequence[Fold], lane: Axis) -> None:
+        roots = [node for fold in folds for node in fold.lifted]
+        self.emit.hoist(roots, _mask(self.space.columns))
+        width = self.blueprint.lanes
+        states = [
+            [self._variable(self.emit.value(node), width) for node in fold.init] for fold in folds
+        ]
+
+        def body() -> None:
+            for fold, state in zip(folds, states, strict=True):
+                self._accumulate(fold, state, lane)
+
+        self._column_loops(lane, body)
+        for fold, state in zip(folds, states, strict=True):
+            parts = [_read(part) for part in state]
+            if lane.kind == "column" and width > 1:
+                parts = self._across_lanes(fold, parts)
+            self.emit.folds[fold] = parts
+
+    def _last_phase(self, results: Sequence[Result], lane: Axis) -> None:
+        self.emit.hoist([result.node for result in results], _mask(self.space.columns))
+        self._column_loops(lane, lambda: self._write(results))
+
+    def _column_loops(self, lane: Axis, body: Any) -> None:
+        """The nest of loops over the columns; along the lanes it steps by whole lines."""
+        outer_mask = self.emit.mask
+
+        def nest(axes: Sequence[Axis]) -> None:
+            if not axes:
+                body()
+                return
+            axis, *rest = axes
+            end = self.arguments.scalar(("extent", axis.dims), axis.extent)
+            step = self.blueprint.lanes if axis is lane else 1
+            for i in self.b.range(0, end, step):
+                self.emit.open()
+                self.emit.at[id(axis)] = i
+                if axis is lane:
+                    self._mask_after(i, end)
+                nest(rest)
+                self.emit.close()
+
+        self.emit.open()
+        nest(self.space.columns)
+        self.emit.close()
+        self.emit.mask = outer_mask
+
+    # folds
+
+    def _variable(self, value: Any, lanes: int) -> Any:
+        if isinstance(value, Complex):
+            return self._variable(value.real, lanes), self._variable(value.imag, lanes)
+        return self.b.variable(self.b.splat(value, lanes))
+
+    def _accumulate(self, fold: Fold, state: Sequence[Any], lane: Axis) -> None:
+        before = [_read(part) for part in state]
+        element = [self.emit.value(node) for node in fold.lifted]
+        after = self._combine(fold, before, element)
+        if self.emit.mask is not None and lane.kind == "column":
+            mask = self.emit.mask
+            after = [_select(self.b, mask, a, b) for a, b in zip(after, before, strict=True)]
+        for part, value in zip(state, after, strict=True):
+            _assign(part, value)
+
+    def _combine(self, fold: Fold, a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        """The reduction's rule, run on values through placeholder nodes."""
+        nodes = Expressions()
+        left = [nodes.make(f"left{n}", d) for n, d in enumerate(fold.dtypes)]
+        right = [nodes.make(f"right{n}", d) for n, d in enumerate(fold.dtypes)]
+        results = fold.combine(nodes, left, right)
+        self.emit.open()
+        for node, value in zip((*left, *right), (*a, *b), strict=True):
+            self.emit.known(node, value)
+        values = [self.emit.value(node) for node in results]
+        self.emit.close()
+        return values
+
+    def _across_lanes(self, fold: Fold, parts: list[Any]) -> list[Any]:
+        """The lanes of a line of states, combined by halves."""
+        lanes = self.blueprint.lanes
+        while lanes > 1:
+            half = lanes // 2
+            low = [_lanes(self.b, part, range(half)) for part in parts]
+            high = [_lanes(self.b, part, range(half, lanes)) for part in parts]
+            parts, lanes = self._combine(fold, low, high), half
+        return parts
+
+    # results
+
+    def _finish_rows(self) -> None:
+        self._fold_nothing()
+        self._write(self.space.results)
+
+    def _write(self, results: Sequence[Result]) -> None:
+        values = [self.emit.value(result.node) for result in results]  # all reads before writes
+        for result, value in zip(results, values, strict=True):
+            self.emit.store(result.var, result.position, value, self.blueprint.streaming)
+
+
+def _name(group: Group) -> str:
+    names = [eqn.primitive.name for eqn in group.equations if eqn.primitive.lower]
+    return f"{group.family}_{len(names)}"
+
+
+def in_place_pairs(space: Space) -> frozenset[tuple[Var, Var]]:
+    """Operands of a map that are read exactly where a result is written."""
+    if space.folds:
+        return frozenset()
+    reads: dict[Var, set[Index]] = {}
+    for node in walk(_roots(space)):
+        if node.op == "load":
+            reads.setdefault(node.attr[0], set()).add(node.attr[1])
+    return frozenset(
+        (var, result.var)
+        for result in space.results
+        for var, indices in reads.items()
+        if indices == {result.position}
+        and var.aval.size == result.var.aval.size
+        and var.aval.dtype.itemsize == result.var.aval.dtype.itemsize
+    )
+
+
+def _cost(node: Node) -> int:
+    return 12 if node.op in COSTLY else 0 if node.op == "const" else 1
+
+
+def _mask(axes: Sequence[Axis]) -> int:
+    mask = 0
+    for axis in axes:
+        mask |= axis.mask
+    return mask
+
+
+def _stored_along(result: Result, mask: int) -> bool:
+    return bool(index_dims(result.position) & mask)
+
+
+def _round_up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _read(part: Any) -> Any:
+    return Complex(_read(part[0]), _read(part[1])) if isinstance(part, tuple) else part.get()
+
+
+def _assign(part: Any, value: Any) -> None:
+    if isinstance(part, tuple):
+        _assign(part[0], value.real)
+        _assign(part[1], value.imag)
+    else:
+        part.set(value)
+
+
+def _select(b: Builder, mask: Value, then: Any, orelse: Any) -> Any:
+    if isinstance(then, Complex):
+        real = b.select(mask, then.real, orelse.real)
+        return Complex(real, b.select(mask, then.imag, orelse.imag))
+    return b.select(mask, then, orelse)
+
+
+def _lanes(b: Builder, value: Any, lanes: range) -> Any:
+    if isinstance(value, Complex):
+        return Complex(_lanes(b, value.real, lanes), _lanes(b, value.imag, lanes))
+    if len(lanes) == 1:
+        return b.extract(value, lanes[0])
+    return b.shuffle(value, list(lanes))

@@ -1,0 +1,31 @@
+"""Which template builds a group's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xcube.errors import LoweringError
+from xcube.ir import Var
+from xcube.lowering.device.base import Facts
+from xcube.lowering.kernels import contract, rows
+from xcube.lowering.kernels.work import Work
+from xcube.lowering.schedule import Group
+
+Template = Callable[..., list[Work]]
+
+TEMPLATES: dict[str, Template] = {
+    "map": rows.build,
+    "rows": rows.build,
+    "matmul": contract.build,
+}
+
+
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
+    """The launches of a group; `sources` are operands whose memory a result takes over."""
+    template = TEMPLATES.get(group.family)
+    if template is None:
+        raise LoweringError(f"no kernels for {group.family!r} on {facts.name}")
+    vector_bytes = facts.vector_bits // 8
+    if sources:
+        return template(group, vector_bytes, sources=sources)
+    return template(group, vector_bytes)

@@ -1,0 +1,432 @@
+"""jaxpr -> groups: which equations share a kernel.
+
+Equations are visited from the results backwards; each is put where its values are consumed, if
+that kernel can compute them where it needs them, or else begins a kernel of its own. What decides
+is how a kernel reads a variable: the index of every read, as a function of the kernel's
+iteration space, is known exactly (see expression.py).
+
+    map       one shape; every result is a function of the index
+    rows      a map over rows x columns with reductions over the columns: softmax, norms
+    template  a family of kernels of its own; results may pass through a map behind it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xcube import dtypes
+from xcube.ir import Equation, Jaxpr, Shape, Var
+from xcube.lowering.expression import COSTLY, Evaluator, EquationElements, Expressions, Node
+from xcube.lowering.index import Dynamic, Index, dim
+from xcube.primitives.lowered import Element, Reduction, Template
+
+Indices = tuple[Index, ...]
+
+LIMIT = 96  # equations of a kernel: bounds compile time and recursion depth
+FEW_ROWS = 8  # a program of so few long rows would leave processors idle
+LONG = 1 << 16
+WASTE = 1.6  # how often an element may be computed anew for want of a common index
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Equations that become one launch of a template.
+
+    `outputs`: the variables it writes. `producers`: its equations, and the views that it reads
+    through, by output variable. `root`: the equation of a template family, or None. `shape`: the
+    iteration space; `axes`: the columns (rows programs).
+    """
+
+    family: str
+    shape: Shape
+    axes: tuple[int, ...]
+    outputs: tuple[Var, ...]
+    producers: dict[Var, Equation]
+    root: Equation | None = None
+
+    @property
+    def equations(self) -> list[Equation]:
+        unique = {id(eqn): eqn for eqn in self.producers.values()}
+        return list(unique.values())
+
+
+@dataclass(eq=False)
+class _Cluster:
+    """A group in the making. `reads`: for each outside variable, the indices at which it is read;
+    `order` of its equations, youngest first."""
+
+    number: int
+    family: str
+    shape: Shape
+    axes: tuple[int, ...] = ()
+    members: list[Equation] = field(default_factory=list)
+    outputs: list[Var] = field(default_factory=list)
+    reads: dict[Var, set[Indices]] = field(default_factory=dict)
+    root: Equation | None = None
+    nodes: Expressions = field(default_factory=Expressions)
+
+    def full(self) -> Indices:
+        return tuple([dim(number, extent) for number, extent in enumerate(self.shape)])
+
+    def row(self) -> Indices:
+        whole = self.full()
+        return tuple([index for axis, index in enumerate(whole) if axis not in self.axes])
+
+
+def schedule(jaxpr: Jaxpr) -> list[Group]:
+    """Groups in an order in which they can run."""
+    return _Scheduler(jaxpr).run()
+
+
+class _Scheduler:
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.jaxpr = jaxpr
+        self.producer = {var: eqn for eqn in jaxpr.equations for var in eqn.outputs}
+        self.position = {id(eqn): number for number, eqn in enumerate(jaxpr.equations)}
+        self.results = {atom for atom in jaxpr.outputs if isinstance(atom, Var)}
+        self.views = {
+            var: eqn
+            for var, eqn in self.producer.items()
+            if isinstance(eqn.primitive.lower, Element) and eqn.primitive.lower.cheap
+        }
+        self.clusters: list[_Cluster] = []
+        self.owner: dict[Var, _Cluster] = {}
+        self.readers: dict[Var, list[_Cluster]] = {}
+        self.asked: set[Var] = set()  # read whole by a template, so it must be in memory
+
+    def run(self) -> list[Group]:
+        for eqn in reversed(self.jaxpr.equations):
+            self._place(eqn)
+        self._merge_siblings()
+        return [self._group(cluster) for cluster in self._ordered()]
+
+    # placing one equation
+
+    def _place(self, eqn: Equation) -> None:
+        lower = eqn.primitive.lower
+        wanted = [v for v in eqn.outputs if v in self.results or v in self.asked]
+        if isinstance(lower, Template):
+            self._place_template(eqn, lower.family)
+        elif isinstance(lower, Reduction):
+            self._place_reduction(eqn)
+        elif isinstance(lower, Element):
+            if not lower.cheap or wanted:
+                self._place_element(eqn, bool(wanted))
+        else:
+            raise TypeError(f"{eqn.primitive.name} has no lowering rule")
+
+    def _consumers(self, eqn: Equation) -> list[_Cluster]:
+        found: dict[int, _Cluster] = {}
+        for var in eqn.outputs:
+            found.update((c.number, c) for c in self.readers.get(var, ()))
+        return list(found.values())
+
+    def _place_element(self, eqn: Equation, wanted: bool) -> None:
+        consumers = self._consumers(eqn)
+        if not wanted and consumers and self._join_all(eqn, consumers):
+            return
+        shape = eqn.outputs[0].aval.shape
+        for cluster in consumers:
+            if self._identical(eqn, cluster) and self._may_own(eqn, cluster, consumers):
+                self._adopt(cluster, eqn)
+                self._write(cluster, eqn, wanted or len(consumers) > 1)
+                return
+        cluster = self._new("map", shape)
+        self._adopt(cluster, eqn, cluster.full())
+        self._write(cluster, eqn, True)
+
+    def _join_all(self, eqn: Equation, consumers: list[_Cluster]) -> bool:
+        """Compute the equation inside every consumer, where that costs little."""
+        if len(consumers) > 1 and not _repeatable(eqn):
+            return False
+        if not all(self._may_inline(eqn, cluster) for cluster in consumers):
+            return False
+        for cluster in consumers:
+            self._adopt(cluster, eqn)
+        return True
+
+    def _may_inline(self, eqn: Equation, cluster: _Cluster) -> bool:
+        if len(cluster.members) >= LIMIT:
+            return False
+        if self._identical(eqn, cluster):
+            return True
+        reads = sum(len(cluster.reads.get(var, ())) for var in eqn.outputs)
+        size = max(1, eqn.outputs[0].aval.size)
+        space = math.prod(cluster.shape)
+        if any(_data_dependent(i) for var in eqn.outputs for i in cluster.reads.get(var, ())):
+            return _repeatable(eqn)
+        return reads * space <= WASTE * size or (_repeatable(eqn) and eqn.outputs[0].aval.ndim == 0)
+
+    def _identical(self, eqn: Equation, cluster: _Cluster) -> bool:
+        """Whether a cluster reads the equation's results only where it is anyway."""
+        if len(cluster.members) >= LIMIT:
+            return False
+        full, row = cluster.full(), cluster.row()
+        seen = [cluster.reads[var] for var in eqn.outputs if var in cluster.reads]
+        shape = eqn.outputs[0].aval.shape
+        if shape == cluster.shape and all(reads == {full} for reads in seen):
+            return True
+        return bool(cluster.axes) and len(row) == len(shape) and all(r == {row} for r in seen)
+
+    def _may_own(self, eqn: Equation, cluster: _Cluster, consumers: Iterable[_Cluster]) -> bool:
+        """Whether the other consumers can run after a cluster that writes the results."""
+        if cluster.root is not None and eqn.outputs[0].aval.shape != cluster.shape:
+            return False
+        others = [other for other in consumers if other is not cluster]
+        return not any(self._depends(cluster, other) for other in others)
+
+    def _place_reduction(self, eqn: Equation) -> None:
+        consumers = self._consumers(eqn)
+        space, axes = eqn.inputs[0].aval.shape, eqn.params["axes"]
+        wanted = any(v in self.results or v in self.asked for v in eqn.outputs)
+        for cluster in consumers:
+            if self._takes_reduction(cluster, eqn, space, axes) and self._may_own(
+                eqn, cluster, consumers
+            ):
+                self._become_rows(cluster, space, axes)
+                self._adopt(cluster, eqn)
+                self._write(cluster, eqn, wanted or len(consumers) > 1)
+                return
+        cluster = self._new("rows", space, axes)
+        self._adopt(cluster, eqn, cluster.row())
+        self._write(cluster, eqn, True)
+
+    def _takes_reduction(
+        self, cluster: _Cluster, eqn: Equation, space: Shape, axes: tuple[int, ...]
+    ) -> bool:
+        if cluster.root is not None or len(cluster.members) >= LIMIT:
+            return False
+        if not _many_rows(space, axes):
+            return False
+        reads = [cluster.reads[var] for var in eqn.outputs if var in cluster.reads]
+        if cluster.shape == space and cluster.axes in ((), axes):
+            row = tuple([i for axis, i in enumerate(cluster.full()) if axis not in axes])
+            return all(read == {row} for read in reads)
+        rows = tuple([size for axis, size in enumerate(space) if axis not in axes])
+        if cluster.axes or cluster.shape != rows:
+            return False
+        return all(read == {cluster.full()} for read in reads)
+
+    def _become_rows(self, cluster: _Cluster, space: Shape, axes: tuple[int, ...]) -> None:
+        """Turn a map into a rows program: over the same space, or over its rows."""
+        if cluster.axes:
+            return
+        before = cluster.shape
+        cluster.family, cluster.shape, cluster.axes = "rows", space, axes
+        if before != space:
+            self._probe_again(cluster)
+
+    def _place_template(self, eqn: Equation, family: str) -> None:
+        consumers = self._consumers(eqn)
+        wanted = any(v in self.results or v in self.asked for v in eqn.outputs)
+        for atom in eqn.inputs:
+            if isinstance(atom, Var):
+                self.asked.add(atom)
+        shape = eqn.outputs[0].aval.shape
+        if family in EPILOGUES:
+            for cluster in consumers:
+                fits = cluster.family == "map" and cluster.root is None and cluster.shape == shape
+                if fits and self._identical(eqn, cluster) and self._may_own(eqn, cluster, consumers):
+                    cluster.family, cluster.root = family, eqn
+                    self._adopt(cluster, eqn)
+                    self._write(cluster, eqn, wanted or len(consumers) > 1)
+                    return
+        cluster = self._new(family, shape)
+        cluster.root = eqn
+        self._adopt(cluster, eqn, cluster.full())
+        self._write(cluster, eqn, True)
+
+    # clusters
+
+    def _new(self, family: str, shape: Shape, axes: tuple[int, ...] = ()) -> _Cluster:
+        cluster = _Cluster(len(self.clusters), family, shape, axes)
+        self.clusters.append(cluster)
+        return cluster
+
+    def _write(self, cluster: _Cluster, eqn: Equation, materialise: bool) -> None:
+        """Declare which of an equation's results a cluster writes to memory."""
+        if not materialise:
+            return
+        for var in eqn.outputs:
+            used = var in self.results or var in self.asked or self.readers.get(var)
+            if used or len(eqn.outputs) == 1:
+                cluster.outputs.append(var)
+                self.owner[var] = cluster
+
+    def _adopt(self, cluster: _Cluster, eqn: Equation, at: Indices | None = None) -> None:
+        """Make an equation a member and follow its reads."""
+        cluster.members.append(eqn)
+        indices: set[Indices] = set() if at is None else {at}
+        for var in eqn.outputs:
+            indices |= cluster.reads.pop(var, set())
+            if cluster in self.readers.get(var, ()):
+                self.readers[var].remove(cluster)
+        for index in indices or {cluster.full()}:
+            self._probe(cluster, eqn, index)
+
+    def _probe(self, cluster: _Cluster, eqn: Equation, index: Indices) -> None:
+        """Record what an equation's elements at an index read, views looked through."""
+        lower = eqn.primitive.lower
+        if isinstance(lower, Template):
+            self._read_whole(cluster, eqn)
+            return
+        evaluator = self._evaluator(cluster)
+        if isinstance(lower, Reduction):
+            whole = cluster.full()
+            for atom in eqn.inputs:
+                evaluator.read(atom, whole)
+        else:
+            lower.rule(EquationElements(evaluator, eqn), index, **eqn.params)
+
+    def _read_whole(self, cluster: _Cluster, eqn: Equation) -> None:
+        for atom in eqn.inputs:
+            if isinstance(atom, Var):
+                self._record(cluster, atom, (Index(-1),))
+
+    def _evaluator(self, cluster: _Cluster) -> Evaluator:
+        def intercept(var: Var, index: Indices) -> Node | None:
+            if var in self.views:
+                return None
+            self._record(cluster, var, index)
+            dtype = dtypes.short_name(var.aval.dtype)
+            return cluster.nodes.make("load", dtype, (), (var, Index(0)))
+
+        return Evaluator(cluster.nodes, self.views, intercept)
+
+    def _record(self, cluster: _Cluster, var: Var, index: Indices) -> None:
+        cluster.reads.setdefault(var, set()).add(index)
+        readers = self.readers.setdefault(var, [])
+        if cluster not in readers:
+            readers.append(cluster)
+
+    def _probe_again(self, cluster: _Cluster) -> None:
+        """Follow all reads anew after the space has changed."""
+        for var in list(cluster.reads):
+            self.readers[var].remove(cluster)
+        members, cluster.members, cluster.reads = cluster.members, [], {}
+        own = {var for eqn in members for var in eqn.outputs}
+        written = {id(self.producer[var]) for var in cluster.outputs}
+        for eqn in members:
+            read = any(var in cluster.reads for var in eqn.outputs)
+            at = cluster.row() if id(eqn) in written or not read else None
+            self._adopt(cluster, eqn, at)
+        assert not own & set(cluster.reads), "an equation was probed before its reader"
+
+    def _depends(self, cluster: _Cluster, other: _Cluster) -> bool:
+        """Whether a cluster needs results of another, directly or not."""
+        seen, todo = set(), [cluster]
+        while todo:
+            current = todo.pop()
+            if current is other:
+                return True
+            if current.number in seen:
+                continue
+            seen.add(current.number)
+            todo += [self.owner[var] for var in current.reads if var in self.owner]
+        return False
+
+    def _merge_siblings(self) -> None:
+        """Kernels over one space that read the same variables become one."""
+        alive = [c for c in self.clusters if c.root is None]
+        by_space: dict[Any, list[_Cluster]] = {}
+        for cluster in alive:
+            by_space.setdefault((cluster.family, cluster.shape, cluster.axes), []).append(cluster)
+        for siblings in by_space.values():
+            for position, first in enumerate(siblings):
+                for second in siblings[position + 1 :]:
+                    if second.members and first.members and self._alike(first, second):
+                        self._merge(first, second)
+
+    def _alike(self, first: _Cluster, second: _Cluster) -> bool:
+        if len(first.members) + len(second.members) > LIMIT:
+            return False
+        shared = [v for v in first.reads if v in second.reads and first.reads[v] & second.reads[v]]
+        if not any(var.aval.ndim and var.aval.size > 1 for var in shared):
+            return False
+        return not self._depends(first, second) and not self._depends(second, first)
+
+    def _merge(self, first: _Cluster, second: _Cluster) -> None:
+        first.members = sorted(
+            {id(e): e for e in (*first.members, *second.members)}.values(),
+            key=lambda eqn: -self.position[id(eqn)],
+        )
+        for var in second.outputs:
+            if var not in first.outputs:
+                first.outputs.append(var)
+            self.owner[var] = first
+        for var, indices in second.reads.items():
+            first.reads.setdefault(var, set()).update(indices)
+            readers = self.readers[var]
+            readers.remove(second)
+            if first not in readers:
+                readers.append(first)
+        second.members, second.outputs, second.reads = [], [], {}
+
+    def _ordered(self) -> list[_Cluster]:
+        """Clusters after what they read, else in the program's order."""
+        order: list[_Cluster] = []
+        done: set[int] = set()
+
+        def visit(cluster: _Cluster) -> None:
+            stack = [(cluster, iter(self._needs(cluster)))]
+            done.add(cluster.number)
+            while stack:
+                current, needs = stack[-1]
+                for need in needs:
+                    if need.number not in done:
+                        done.add(need.number)
+                        stack.append((need, iter(self._needs(need))))
+                        break
+                else:
+                    order.append(current)
+                    stack.pop()
+
+        alive = [c for c in self.clusters if c.members]
+        for cluster in sorted(alive, key=self._last):
+            if cluster.number not in done:
+                visit(cluster)
+        return order
+
+    def _last(self, cluster: _Cluster) -> int:
+        return max(self.position[id(eqn)] for eqn in cluster.members)
+
+    def _needs(self, cluster: _Cluster) -> list[_Cluster]:
+        owners = {self.owner[v].number: self.owner[v] for v in cluster.reads if v in self.owner}
+        return sorted((c for c in owners.values() if c is not cluster), key=self._last)
+
+    def _group(self, cluster: _Cluster) -> Group:
+        producers = dict(self.views)
+        producers.update((var, eqn) for eqn in cluster.members for var in eqn.outputs)
+        return Group(
+            cluster.family,
+            cluster.shape,
+            cluster.axes,
+            tuple(cluster.outputs),
+            producers,
+            cluster.root,
+        )
+
+
+EPILOGUES = frozenset({"matmul"})
+
+
+def _repeatable(eqn: Equation) -> bool:
+    """Whether computing an equation twice costs no more than reading its result."""
+    if eqn.primitive.name in COSTLY or len(eqn.outputs) > 1:
+        return False
+    tensors = [atom for atom in eqn.inputs if isinstance(atom, Var) and atom.aval.ndim]
+    return len(tensors) <= 1 and all(
+        t.aval.nbytes <= eqn.outputs[0].aval.nbytes for t in tensors
+    )
+
+
+def _data_dependent(indices: Indices) -> bool:
+    return any(isinstance(s, Dynamic) for index in indices for s in index.symbols)
+
+
+def _many_rows(space: Shape, axes: Sequence[int]) -> bool:
+    rows = math.prod(size for axis, size in enumerate(space) if axis not in axes)
+    return rows >= FEW_ROWS or math.prod(space) <= LONG

@@ -1,0 +1,205 @@
+"""jaxpr -> jaxpr: calls inlined, compositions expanded, algebra, common subexpressions, dead code.
+
+The result is flat: every equation is an element rule, a reduction or a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xcube.ir import Atom, Equation, Jaxpr, Literal, Var
+from xcube.primitives.lowered import Expand, Inline
+from xcube.trace import EVAL, set_current, stage
+
+Expansion = Callable[[Equation], "Jaxpr | None"]
+
+
+def simplify(jaxpr: Jaxpr, expand: Expansion | None = None) -> Jaxpr:
+    """Flatten and simplify. `expand` may replace an equation by a jaxpr of the same signature."""
+    assert not jaxpr.captured, "lowering wants closed jaxprs"
+    flat = _Flattener(expand)
+    with set_current(EVAL):
+        outputs = flat.inline(jaxpr, list(jaxpr.inputs))
+    equations = _live(flat.equations, outputs)
+    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), (), jaxpr.name)
+
+
+class _Flattener:
+    def __init__(self, expand: Expansion | None) -> None:
+        self.equations: list[Equation] = []
+        self.producer: dict[Var, Equation] = {}
+        self._known: dict[Any, tuple[Atom, ...]] = {}
+        self._expand = expand
+
+    def inline(self, jaxpr: Jaxpr, args: Sequence[Atom]) -> list[Atom]:
+        env: dict[Var, Atom] = dict(zip(jaxpr.inputs, args, strict=True))
+
+        def read(atom: Atom) -> Atom:
+            return env[atom] if isinstance(atom, Var) else atom
+
+        for eqn in jaxpr.equations:
+            inputs = tuple([read(atom) for atom in eqn.inputs])
+            env.update(zip(eqn.outputs, self._equation(eqn, inputs), strict=True))
+        return [read(atom) for atom in jaxpr.outputs]
+
+    def _equation(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
+        if (inner := self._replacement(eqn)) is not None:
+            return self.inline(inner, [*(_literal(v) for v in inner.consts), *inputs])
+        rule = ALGEBRA.get(eqn.primitive.name)
+        if rule is not None and (atom := rule(self, eqn, inputs)) is not None:
+            return (atom,)
+        key = _key(eqn, inputs)
+        if key is not None and (found := self._known.get(key)) is not None:
+            return found
+        fresh = Equation(
+            tuple([Var(var.aval) for var in eqn.outputs]),
+            eqn.primitive, inputs, eqn.params, eqn.source,
+        )  # fmt: skip
+        return self.append(fresh, key)
+
+    def append(self, eqn: Equation, key: Any = None) -> tuple[Var, ...]:
+        self.equations.append(eqn)
+        self.producer.update((var, eqn) for var in eqn.outputs)
+        if key is not None:
+            self._known[key] = eqn.outputs
+        return eqn.outputs
+
+    def _replacement(self, eqn: Equation) -> Jaxpr | None:
+        lower = eqn.primitive.lower
+        if isinstance(lower, Inline):
+            return eqn.params[lower.name]
+        if isinstance(lower, Expand):
+            return _expanded(eqn, lower)
+        return self._expand(eqn) if self._expand is not None else None
+
+    def again(self, eqn: Equation, inputs: tuple[Atom, ...], params: dict[str, Any]) -> Atom:
+        """The same primitive on other inputs and parameters."""
+        outputs = tuple([Var(var.aval) for var in eqn.outputs])
+        fresh = Equation(outputs, eqn.primitive, inputs, params, eqn.source)
+        return self._equation(fresh, inputs)[0]
+
+
+def _literal(value: Any) -> Atom:
+    raise AssertionError(f"lowering wants closed jaxprs; found a captured {value!r}")
+
+
+def _expanded(eqn: Equation, lower: Expand) -> Jaxpr:
+    def function(*args: Any) -> Sequence[Any]:
+        result = lower.function(*args, **eqn.params)
+        return result if eqn.primitive.multiple else [result]
+
+    avals = [atom.aval for atom in eqn.inputs]
+    return stage(function, avals, eqn.primitive.name)
+
+
+def _key(eqn: Equation, inputs: tuple[Atom, ...]) -> Any:
+    if eqn.primitive.effects:
+        return None
+    atoms = tuple(
+        (atom.aval, atom.value.tobytes()) if isinstance(atom, Literal) else atom for atom in inputs
+    )
+    return eqn.primitive, atoms, tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
+
+
+def _live(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
+    needed = {atom for atom in outputs if isinstance(atom, Var)}
+    kept: list[Equation] = []
+    for eqn in reversed(equations):
+        if eqn.primitive.effects or any(var in needed for var in eqn.outputs):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.inputs if isinstance(atom, Var))
+    return kept[::-1]
+
+
+# algebra --------------------------------------------------------------------------------------
+
+Rule = Callable[[_Flattener, Equation, tuple[Atom, ...]], "Atom | None"]
+
+
+def _same_type(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    """A conversion or view that changes nothing."""
+    x, out = inputs[0], eqn.outputs[0].aval
+    return x if (x.aval.shape, x.aval.dtype) == (out.shape, out.dtype) else None
+
+
+def _identity(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    return inputs[0]
+
+
+def _producer(flat: _Flattener, atom: Atom, name: str) -> Equation | None:
+    eqn = flat.producer.get(atom) if isinstance(atom, Var) else None
+    return eqn if eqn is not None and eqn.primitive.name == name else None
+
+
+def _reshape(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    if (same := _same_type(flat, eqn, inputs)) is not None:
+        return same
+    if (inner := _producer(flat, inputs[0], "reshape")) is not None:
+        return flat.again(eqn, inner.inputs, eqn.params)
+    return None
+
+
+def _transpose(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    order = eqn.params["permutation"]
+    if order == tuple(range(len(order))):
+        return inputs[0]
+    if (inner := _producer(flat, inputs[0], "transpose")) is not None:
+        before = inner.params["permutation"]
+        return flat.again(eqn, inner.inputs, {"permutation": tuple(before[p] for p in order)})
+    return None
+
+
+def _broadcast(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    if inputs[0].aval.shape == shape and dims == tuple(range(len(shape))):
+        return inputs[0] if isinstance(inputs[0], Var) else None
+    if (inner := _producer(flat, inputs[0], "broadcast_in_dim")) is not None:
+        mapped = tuple(dims[d] for d in inner.params["broadcast_dimensions"])
+        return flat.again(eqn, inner.inputs, {**eqn.params, "broadcast_dimensions": mapped})
+    return None
+
+
+def _literal_value(atom: Atom) -> Any:
+    return atom.value if isinstance(atom, Literal) else None
+
+
+def _filled_with(flat: _Flattener, atom: Atom) -> Any:
+    """The scalar that fills an operand, if the program says so."""
+    if isinstance(atom, Literal):
+        return atom.value
+    eqn = _producer(flat, atom, "broadcast_in_dim")
+    return _literal_value(eqn.inputs[0]) if eqn is not None else None
+
+
+def _multiply(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    x, y = inputs
+    for this, other in ((x, y), (y, x)):
+        if isinstance(this, Var) and _filled_with(flat, other) == 1:
+            return this if this.aval.shape == eqn.outputs[0].aval.shape else None
+    return None
+
+
+def _divide(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    x, y = inputs
+    fits = isinstance(x, Var) and x.aval.shape == eqn.outputs[0].aval.shape
+    return x if fits and _filled_with(flat, y) == 1 else None
+
+
+def _negate(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    inner = _producer(flat, inputs[0], "neg")
+    return inner.inputs[0] if inner is not None and isinstance(inner.inputs[0], Var) else None
+
+
+ALGEBRA: dict[str, Rule] = {
+    "convert_element_type": _same_type,
+    "squeeze": _same_type,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast,
+    "mul": _multiply,
+    "div": _divide,
+    "neg": _negate,
+    "copy": _identity,
+    "stop_gradient": _identity,
+}
