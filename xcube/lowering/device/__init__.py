@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 
 from xcube.lowering.device.base import Device
 
 
-@functools.cache
 def default_device() -> Device:
-    """The device that new arrays go to."""
-    from xcube.lowering.device.cpu import Cpu  # llvmlite is loaded with the first array, not before
-
-    return Cpu()
+    """The device that new arrays go to. Its compiler is loaded with the first array, not before."""
+    return importlib.import_module("xcube.lowering.device.cpu").device()

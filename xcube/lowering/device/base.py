@@ -1,0 +1,195 @@
+"""What lowering asks of a device: memory, compiled kernels, and programs that run in one call.
+
+A backend is an emitter and a device, nothing more. The emitter turns a cube kernel into text; the
+device turns text into handles (`compile`), handles and launches into an `Executable` (`link`), and
+owns the buffers that executables read and write. Everything here is plain data and abstract: no
+device is imported, so that programs can be planned and printed without one.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Space = Literal["input", "output", "constant", "arena"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Where a launch finds a buffer: which input, output or constant, or a place in the arena.
+
+    `offset` counts bytes and is allowed in every space; `index` is 0 for the arena.
+    """
+
+    space: Space
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel over `cubes` cubes.
+
+    `kernel` indexes the program's kernels. `scalars` are 64-bit cells: integers in two's
+    complement, floats already cast to bits. `grain` is the smallest number of cubes worth giving
+    to one thread at a time; a launch of at most `grain` cubes runs on the calling thread.
+    """
+
+    kernel: int
+    buffers: tuple[Ref, ...]
+    scalars: tuple[int, ...]
+    cubes: int
+    grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a device is; sizes in bytes, `vector_bits` of the widest arithmetic register.
+
+    `features` names what the hardware does natively (for example "f16" for half precision
+    arithmetic), as opposed to what it can be made to do by conversion.
+    """
+
+    name: str
+    kind: str
+    model: str
+    cores: int
+    vector_bits: int
+    l1_bytes: int
+    l2_bytes: int
+    memory_bytes: int
+    features: frozenset[str]
+
+    def lanes(self, itemsize: int) -> int:
+        """How many elements of `itemsize` bytes fill one vector register.
+
+        >>> Facts("cpu", "cpu", "any", 2, 256, 32768, 262144, 1 << 30, frozenset()).lanes(4)
+        8
+        """
+        return max(1, self.vector_bits // (8 * itemsize))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes handed out now and at most so far, bytes held from the system, and the limit."""
+
+    bytes_in_use: int
+    peak_bytes_in_use: int
+    bytes_reserved: int
+    limit: int
+
+
+class Buffer(abc.ABC):
+    """Memory on a device.
+
+    `pointer` is its address there and `nbytes` the bytes that were asked for. `writable` says
+    whether an executable may overwrite it: not if the memory belongs to somebody else, nor once
+    somebody else can see it.
+    """
+
+    __slots__ = ("nbytes", "pointer", "writable")
+
+    pointer: int
+    nbytes: int
+    writable: bool
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int:
+        """Bytes that kernels may touch from `pointer` on, at least `nbytes`."""
+
+    @property
+    @abc.abstractmethod
+    def foreign(self) -> bool:
+        """Whether the memory belongs to another library."""
+
+    @abc.abstractmethod
+    def numpy(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """The contents as a read-only NumPy array that keeps the buffer alive.
+
+        Raises DeviceError if `shape` and `dtype` need more than `nbytes`.
+        """
+
+
+class Executable(abc.ABC):
+    """A linked program: takes the input buffers, gives the output buffers."""
+
+    @abc.abstractmethod
+    def __call__(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Run once.
+
+        Raises DeviceError if the number of inputs is wrong, OutOfMemoryError if outputs or the
+        arena do not fit, and whatever a signal handler raised meanwhile (KeyboardInterrupt).
+        """
+
+
+class Device(abc.ABC):
+    """One place that runs programs: `name` is unique ("cpu", "cuda:0"), `kind` the backend's."""
+
+    name: str
+    kind: str
+
+    @abc.abstractmethod
+    def facts(self) -> Facts:
+        """What the device is."""
+
+    def has(self, feature: str) -> bool:
+        """Whether the hardware does `feature` natively."""
+        return feature in self.facts().features
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> Buffer:
+        """A buffer of at least `nbytes` bytes with undefined contents.
+
+        Raises OutOfMemoryError if the device cannot supply them.
+        """
+
+    @abc.abstractmethod
+    def from_host(self, array: np.ndarray, *, copy: bool = True) -> Buffer:
+        """The elements of `array` in row-major order on the device.
+
+        With `copy=False` the device may use the array's own memory where it can.
+        Raises OutOfMemoryError if they do not fit.
+        """
+
+    @abc.abstractmethod
+    def compile(self, sources: Sequence[tuple[str, str]]) -> list[int]:
+        """Handles of the kernels given as (name, text), in order.
+
+        Raises LoweringError if a text is not valid.
+        """
+
+    @abc.abstractmethod
+    def link(
+        self,
+        kernels: Sequence[int],
+        launches: Sequence[Launch],
+        n_inputs: int,
+        output_nbytes: Sequence[int],
+        constants: Sequence[Buffer] = (),
+        arena_nbytes: int = 0,
+        donated: Mapping[int, int] | None = None,
+        light: bool = False,
+    ) -> Executable:
+        """An executable that runs `launches` in order.
+
+        `donated` maps an output to the input whose memory it takes over. `light` promises that
+        one run is so short that other Python threads need not run meanwhile.
+        Raises LoweringError if a launch refers to what is not there.
+        """
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything that was started has finished."""
+
+    @abc.abstractmethod
+    def memory_stats(self) -> MemoryStats:
+        """How much memory is in use, was in use at most, is held, and may be used."""
+
+    @abc.abstractmethod
+    def trim(self) -> int:
+        """Give memory that is held but unused back to the system; returns the bytes."""
