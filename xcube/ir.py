@@ -133,7 +133,8 @@ class Primitive:
 
     `abstract(*avals, **params)`: the result's Aval (a tuple of them if `multiple`).
     `jvp(primals, tangents, **params) -> (outs, out_tangents)`: a tangent that is None is zero;
-    outs and tangents are lists if `multiple`.
+    outs and tangents are lists if `multiple`. "linear": the primitive itself maps tangents;
+    "zero": the derivative is zero.
     `transpose(ct, *args, **params) -> [ct or None per arg]`: linear arguments come as
     `Linear(aval)`, the others as values; `ct` is a list with Nones if `multiple`.
     `batch(size, args, batched, **params) -> (outs, outs_batched)`: batched values have the new axis
@@ -144,7 +145,7 @@ class Primitive:
 
     name: str
     abstract: Callable[..., Any]
-    jvp: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | str | None = None
     transpose: Callable[..., Any] | None = None
     batch: Callable[..., Any] | None = None
     lower: Any = None

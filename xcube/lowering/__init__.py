@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xcube import config
 from xcube.ir import Equation, Jaxpr, Literal, Var, check
+from xcube.lowering import split
 from xcube.lowering.cube.check import check as check_kernel
-from xcube.lowering.device.base import Buffer, Device
+from xcube.lowering.cube.ir import Kernel
+from xcube.lowering.cube.text import text as kernel_text
+from xcube.lowering.device.base import Buffer, Device, Facts
 from xcube.lowering.device.base import Executable as Linked
 from xcube.lowering.emit.llvm import emit
-from xcube.lowering import split
 from xcube.lowering.kernels import contract, select
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.program import Program, donations, plan
@@ -23,6 +25,8 @@ from xcube.lowering.simplify import simplify
 from xcube.primitives.shape import broadcast_in_dim_p
 
 Executable = Callable[[Sequence[Buffer]], list[Buffer]]
+
+_handles: dict[str, dict[str, int]] = {}  # device name -> kernel text -> handle
 
 LIGHT = 1 << 16  # bytes below which a program runs without letting other Python threads in
 
@@ -58,10 +62,10 @@ def lower(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Program
     if config.current.check:
         check(flat)
     groups = schedule(flat)
-    works = [work for group in groups for work in select.build(group, facts)]
-    taken = donations(flat, works, donated) if any(donated) else {}
-    if taken:
-        works = _in_place(groups, works, taken, device)
+    built = [select.build(group, facts) for group in groups]
+    taken = donations(flat, _joined(built), donated) if any(donated) else {}
+    pairs = zip(groups, built, strict=True)
+    works = _joined(_in_place(group, works, taken, facts) for group, works in pairs)
     program = plan(flat, works, taken)
     _log("program", program)
     return program
@@ -82,29 +86,35 @@ def _with_computed_outputs(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
 
 
-def _in_place(
-    groups: Sequence[Group], works: Sequence[Work], taken: dict[Var, Var], device: Device
-) -> list[Work]:
-    """The works again, those whose results share memory with an operand built for that."""
-    shared = {source: var for var, source in taken.items()}
-    rebuilt: list[Work] = []
-    for group in groups:
-        sources = frozenset(s for s, var in shared.items() if var in group.outputs)
-        rebuilt += select.build(group, device.facts(), sources)
-    assert len(rebuilt) == len(works)
-    return rebuilt
+def _joined(built: Iterable[list[Work]]) -> list[Work]:
+    return [work for works in built for work in works]
+
+
+def _in_place(group: Group, works: list[Work], taken: dict[Var, Var], facts: Facts) -> list[Work]:
+    """A group's launches, built again if results share memory with operands that they read."""
+    pairs = {pair for work in works for pair in work.in_place}
+    sources = frozenset(source for var, source in taken.items() if (source, var) in pairs)
+    return select.build(group, facts, sources) if sources else works
 
 
 def _compile_kernels(program: Program, device: Device) -> list[int]:
+    """Handles of a program's kernels; only those are emitted that this device has not seen."""
+    known = _handles.setdefault(device.name, {})
+    missing = {
+        key: kernel
+        for key, kernel in zip(program.keys, program.kernels, strict=True)
+        if key not in known
+    }
     sources = []
-    for kernel in program.kernels:
+    for kernel in missing.values():
         _log("cube", kernel)
         if config.current.check:
             check_kernel(kernel)
-        text = emit(kernel, name="kernel")
+        text = emit(kernel)
         _log("llvm", text)
         sources.append(("kernel", text))
-    return device.compile(sources)
+    known.update(zip(missing, device.compile(sources), strict=True))
+    return [known[key] for key in program.keys]
 
 
 def _is_light(program: Program) -> bool:
@@ -128,4 +138,4 @@ def _arranged(program: Program, linked: Linked) -> Executable:
 
 def _log(stage: str, value: Any) -> None:
     if stage in config.current.log:
-        print(f"--- {stage}\n{value}")
+        print(f"--- {stage}\n{kernel_text(value) if isinstance(value, Kernel) else value}")

@@ -15,13 +15,13 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.ir import Aval, Equation, Literal, Var
-from xcube.lowering.index import Dim, Dynamic, Index, clamp, guard, ravel, unravel
+from xcube.lowering.index import Dim, Dynamic, Index, clamp, ravel, unravel
 from xcube.primitives.lowered import Element
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """op is "const" (attr: value), "load" (attr: (var, Index)), "number" (attr: Index), "inside"
+    """op is "const" (attr: value), "load" (attr: (var, Index, guards)), "number" (attr: Index), "inside"
     (attr: (Index, low, high)), "fold" (attr: (fold, part): a part of a reduction's state), "tile"
     (attr: (var, dims): the element of a template's own result),
     "cast", "bitcast", or the name of a scalar function. `dims`: numbers of the dimensions it
@@ -161,7 +161,10 @@ def index_dims(index: Index) -> int:
 
 def _attr_dims(op: str, attr: Any) -> int:
     if op == "load":
-        return index_dims(attr[1])
+        mask = index_dims(attr[1])
+        for index, _, _ in attr[2]:
+            mask |= index_dims(index)
+        return mask
     if op == "number":
         return index_dims(attr)
     if op == "inside":
@@ -171,6 +174,7 @@ def _attr_dims(op: str, attr: Any) -> int:
     return attr[0].dims if op == "fold" else 0
 
 
+Test = tuple[Any, int, int]  # low <= index < high
 Lookup = Callable[[Var, tuple[Index, ...]], "Node | None"]
 
 
@@ -192,13 +196,28 @@ class Evaluator:
         self.nodes, self._producers, self._intercept = nodes, producers, intercept
         self._may_split = may_split
         self._memo: dict[Any, Any] = {}
+        self._guards: tuple[Test, ...] = ()
+        self._limits: dict[int, tuple[int, int]] = {}
+
+    def guarded(self, tests: Sequence[Test], function: Callable[[], Any]) -> Any:
+        """What `function` reads is used only where all tests hold: loads are masked by them."""
+        before, limits = self._guards, self._limits
+        needed = [t for t in tests if not (t[1] <= t[0].range[0] and t[0].range[1] < t[2])]
+        self._guards = (*before, *(test for test in needed if test not in before))
+        self._limits = _limits(limits, needed)
+        try:
+            return function()
+        finally:
+            self._guards, self._limits = before, limits
 
     def read(self, atom: Var | Literal, index: Sequence[Index]) -> Node:
         """The element of a variable or literal at an index."""
         if isinstance(atom, Literal):
             return self.nodes.constant(atom.value, atom.aval.dtype)
-        at = tuple([i if isinstance(i, Index) else Index(i) for i in index]) if atom.aval.ndim else ()
-        key = (atom, at)
+        at = tuple([as_index(i) for i in index]) if atom.aval.ndim else ()
+        if self._limits:
+            at = tuple([i.limited(self._limits) for i in at])
+        key = (atom, at, self._guards)
         if (node := self._memo.get(key)) is None:
             node = self._memo[key] = self._element(atom, at)
         return node
@@ -208,10 +227,11 @@ class Evaluator:
             return node
         if (eqn := self._producers.get(var)) is None:
             position = ravel(index, var.aval.shape)
-            return self.nodes.make("load", dtypes.short_name(var.aval.dtype), (), (var, position))
+            attr = (var, position, self._guards)
+            return self.nodes.make("load", dtypes.short_name(var.aval.dtype), (), attr)
         if len(eqn.outputs) == 1:
             return self._rule(eqn, index)
-        key = (eqn, index)
+        key = (eqn, index, self._guards)
         if key not in self._memo:
             self._memo[key] = self._rule(eqn, index)
         return self._memo[key][eqn.outputs.index(var)]
@@ -224,21 +244,47 @@ class Evaluator:
         return self._may_split
 
 
+def _limits(
+    limits: dict[int, tuple[int, int]], tests: Sequence[Test]
+) -> dict[int, tuple[int, int]]:
+    """What tests of single dimensions say of their ranges."""
+    found = dict(limits)
+    for index, low, high in tests:
+        if len(index.terms) != 1 or not isinstance(index.terms[0][0], Dim):
+            continue
+        symbol, step = index.terms[0]
+        if step > 0:
+            a, b = found.get(symbol.number, symbol.range)
+            least, most = -((index.const - low) // step), (high - 1 - index.const) // step
+            if max(a, least) <= min(b, most):
+                found[symbol.number] = max(a, least), min(b, most)
+    return found
+
+
 class EquationElements:
     """What an element rule sees: the protocol of `primitives.lowered.ElementBuilder`."""
 
-    __slots__ = ("_eqn", "_evaluator", "apply", "bitcast", "cast", "constant", "index", "inputs",
-                 "inside", "number", "outputs")  # fmt: skip
+    __slots__ = ("_eqn", "_evaluator", "_nodes", "apply", "bitcast", "cast", "constant", "index")
 
     def __init__(self, evaluator: Evaluator, eqn: Equation) -> None:
         self._evaluator, self._eqn = evaluator, eqn
-        self.inputs: tuple[Aval, ...] = tuple([atom.aval for atom in eqn.inputs])
-        self.outputs: tuple[Aval, ...] = tuple([var.aval for var in eqn.outputs])
-        nodes = evaluator.nodes
+        self._nodes = nodes = evaluator.nodes
         self.apply, self.constant, self.cast = nodes.apply, nodes.constant, nodes.cast
         self.bitcast, self.index = nodes.bitcast, nodes.index
-        self.inside = lambda index, low, high: nodes.inside(as_index(index), low, high)
-        self.number = lambda index, dtype: nodes.number(as_index(index), dtype)
+
+    @property
+    def inputs(self) -> tuple[Aval, ...]:
+        return tuple([atom.aval for atom in self._eqn.inputs])
+
+    @property
+    def outputs(self) -> tuple[Aval, ...]:
+        return tuple([var.aval for var in self._eqn.outputs])
+
+    def inside(self, index: Index | int, low: int, high: int) -> Node:
+        return self._nodes.inside(as_index(index), low, high)
+
+    def number(self, index: Index | int, dtype: Any) -> Node:
+        return self._nodes.number(as_index(index), dtype)
 
     def read(self, operand: int, index: Sequence[Index]) -> Node:
         return self._evaluator.read(self._eqn.inputs[operand], index)
@@ -246,8 +292,9 @@ class EquationElements:
     def clamp(self, index: Index, low: int, high: int) -> Index:
         return clamp(as_index(index), low, high)
 
-    def guard(self, index: Index, low: int, high: int) -> Index:
-        return guard(as_index(index), low, high)
+    def guarded(self, tests: Sequence[Test], function: Callable[[], Any]) -> Any:
+        checked = [(as_index(index), low, high) for index, low, high in tests]
+        return self._evaluator.guarded(checked, function)
 
     def ravel(self, index: Sequence[Index], shape: tuple[int, ...]) -> Index:
         return ravel([as_index(i) for i in index], shape)

@@ -1,11 +1,10 @@
 """Index algebra: integer expressions over the dimensions of an iteration space, with known ranges.
 
     index  = const + sum(coefficient * symbol)
-    symbol = Dim(number, extent)              a loop index
+    symbol = Dim(number, extent, low, high)   a loop index, known to lie in low..high
            | Dynamic(node, low, high)         an integer element known only at run time, clamped
            | Quotient(index, divisor) | Remainder(index, divisor)
            | Clamped(index, low, high)
-           | Guarded(index, low, high)        used only where it is inside: loads are masked there
 
 Everything is affine where it can be, so that strides can be read off. Division by a constant
 simplifies by ranges; where a dimension would have to be cut in two for that, `Split` asks for it.
@@ -21,10 +20,12 @@ from typing import Any
 class Dim:
     number: int
     extent: int
+    low: int = 0
+    high: int = -1
 
     @property
     def range(self) -> tuple[int, int]:
-        return 0, self.extent - 1
+        return self.low, self.extent - 1 if self.high < 0 else self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +72,8 @@ class Clamped:
         return min(max(low, self.low), self.high), min(max(high, self.low), self.high)
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    index: Index
-    low: int
-    high: int
-
-    @property
-    def range(self) -> tuple[int, int]:
-        low, high = self.index.range
-        return min(max(low, self.low), self.high), min(max(high, self.low), self.high)
-
-
-Symbol = Dim | Dynamic | Quotient | Remainder | Clamped | Guarded
-NESTED = (Quotient, Remainder, Clamped, Guarded)
+Symbol = Dim | Dynamic | Quotient | Remainder | Clamped
+NESTED = (Quotient, Remainder, Clamped)
 
 
 class Split(Exception):
@@ -117,7 +106,7 @@ class Index:
         total = dict(self.terms)
         for symbol, coefficient in other.terms:
             total[symbol] = total.get(symbol, 0) + coefficient
-        return Index(self.const + other.const, _terms(total))
+        return _rejoined(Index(self.const + other.const, _terms(total)))
 
     __radd__ = __add__
 
@@ -170,11 +159,41 @@ class Index:
 
     def coefficient(self, number: int) -> int:
         """The coefficient of a dimension."""
-        return next((c for s, c in self.terms if isinstance(s, Dim) and s.number == number), 0)
+        return sum(c for s, c in self.terms if isinstance(s, Dim) and s.number == number)
+
+    def limited(self, limits: dict[int, tuple[int, int]]) -> Index:
+        """The index where some dimensions are known to lie in narrower ranges."""
+        terms = tuple((_limit(symbol, limits), c) for symbol, c in self.terms)
+        return self if terms == self.terms else Index(self.const, terms)
 
     @property
     def symbols(self) -> list[Symbol]:
         return [symbol for symbol, _ in self.terms]
+
+
+def _limit(symbol: Symbol, limits: dict[int, tuple[int, int]]) -> Symbol:
+    if isinstance(symbol, Dim):
+        if symbol.number not in limits:
+            return symbol
+        low, high = limits[symbol.number]
+        a, b = symbol.range
+        return Dim(symbol.number, symbol.extent, max(a, low), min(b, high))
+    if isinstance(symbol, Quotient | Remainder):
+        return type(symbol)(symbol.index.limited(limits), symbol.divisor)
+    return symbol
+
+
+def _rejoined(index: Index) -> Index:
+    """d * (x // d) + x % d is x."""
+    for symbol, coefficient in index.terms:
+        if not isinstance(symbol, Remainder):
+            continue
+        quotient = Quotient(symbol.index, symbol.divisor)
+        rest = dict(index.terms)
+        if rest.get(quotient) == coefficient * symbol.divisor:
+            del rest[quotient], rest[symbol]
+            return Index(index.const, _terms(rest)) + symbol.index * coefficient
+    return index
 
 
 def _key(term: tuple[Symbol, int]) -> tuple[int, int, int]:
@@ -210,29 +229,6 @@ def clamp(index: Index, low: int, high: int) -> Index:
     if a >= high:
         return Index(high)
     return Index(0, ((Clamped(index, low, high), 1),))
-
-
-def guard(index: Index, low: int, high: int) -> Index:
-    """index, of which only values in low..high matter, free where its range says so."""
-    a, b = index.range
-    if low <= a and b <= high:
-        return index
-    if low >= high:
-        return Index(low)
-    return Index(0, ((Guarded(index, low, high), 1),))
-
-
-def unguarded(index: Index) -> tuple[Index, list[Guarded]]:
-    """The index without its guards, and the guards that must hold where it is used."""
-    total, guards = Index(index.const), []
-    for symbol, coefficient in index.terms:
-        if isinstance(symbol, Guarded):
-            inner, below = unguarded(symbol.index)
-            guards += [symbol, *below]
-            total = total + inner * coefficient
-        else:
-            total = total + Index(0, ((symbol, coefficient),))
-    return total, guards
 
 
 def ravel(indices: list[Index] | tuple[Index, ...], shape: tuple[int, ...]) -> Index:

@@ -22,12 +22,13 @@ ALIGN = 256
 class Program:
     """Kernels and launches with their memory.
 
-    `outputs`: for each result of the jaxpr, which output buffer or which input it is. `donated`:
+    `keys`: the texts that identify the kernels. `outputs`: for each result of the jaxpr, which output buffer or which input it is. `donated`:
     output buffer -> input whose memory it takes.
     """
 
     jaxpr: Jaxpr
     kernels: tuple[Kernel, ...]
+    keys: tuple[str, ...]
     launches: tuple[Launch, ...]
     outputs: tuple[Ref, ...]
     output_nbytes: tuple[int, ...]
@@ -114,6 +115,7 @@ def plan(jaxpr: Jaxpr, works: Sequence[Work], taken: dict[Var, Var]) -> Program:
     return Program(
         jaxpr,
         tuple(unique),
+        tuple(kernels),
         tuple(launches),
         tuple([places.refs[atom] for atom in jaxpr.outputs]),
         tuple([var.aval.nbytes for var in places.results]),

@@ -35,9 +35,10 @@ WASTE = 1.6  # how often an element may be computed anew for want of a common in
 class Group:
     """Equations that become one launch of a template.
 
-    `outputs`: the variables it writes. `producers`: its equations, and the views that it reads
+    `members`: its own equations, results first. `outputs`: the variables it writes. `producers`: its equations, and the views that it reads
     through, by output variable. `root`: the equation of a template family, or None. `shape`: the
-    iteration space; `axes`: the columns (rows programs).
+    iteration space; `axes`: the columns (rows programs). `order`: variables that are computed at
+    the index of the space itself, operands before results.
     """
 
     family: str
@@ -46,11 +47,14 @@ class Group:
     outputs: tuple[Var, ...]
     producers: dict[Var, Equation]
     root: Equation | None = None
+    order: tuple[Var, ...] = ()
+    members: tuple[Equation, ...] = ()
 
     @property
-    def equations(self) -> list[Equation]:
-        unique = {id(eqn): eqn for eqn in self.producers.values()}
-        return list(unique.values())
+    def name(self) -> str:
+        """The family and the first few operations, for people to read."""
+        names = list(dict.fromkeys(eqn.primitive.name for eqn in reversed(self.members)))
+        return "_".join([self.family, *(n.replace("-", "_") for n in names[:4])])
 
 
 @dataclass(eq=False)
@@ -66,6 +70,7 @@ class _Cluster:
     outputs: list[Var] = field(default_factory=list)
     reads: dict[Var, set[Indices]] = field(default_factory=dict)
     root: Equation | None = None
+    here: set[int] = field(default_factory=set)  # equations computed at the space's own index
     nodes: Expressions = field(default_factory=Expressions)
 
     def full(self) -> Indices:
@@ -128,7 +133,8 @@ class _Scheduler:
         consumers = self._consumers(eqn)
         if not wanted and consumers and self._join_all(eqn, consumers):
             return
-        shape = eqn.outputs[0].aval.shape
+        space, out = eqn.primitive.lower.space, eqn.outputs[0].aval
+        shape = out.shape if space is None else space(out, **eqn.params)
         for cluster in consumers:
             if self._identical(eqn, cluster) and self._may_own(eqn, cluster, consumers):
                 self._adopt(cluster, eqn)
@@ -156,6 +162,8 @@ class _Scheduler:
         reads = sum(len(cluster.reads.get(var, ())) for var in eqn.outputs)
         size = max(1, eqn.outputs[0].aval.size)
         space = math.prod(cluster.shape)
+        if cluster.outputs and any(var in self.asked for var in cluster.outputs):
+            return _repeatable(eqn)  # what packs an operand walks it against the grain
         if any(_data_dependent(i) for var in eqn.outputs for i in cluster.reads.get(var, ())):
             return _repeatable(eqn)
         return reads * space <= WASTE * size or (_repeatable(eqn) and eqn.outputs[0].aval.ndim == 0)
@@ -264,7 +272,10 @@ class _Scheduler:
             indices |= cluster.reads.pop(var, set())
             if cluster in self.readers.get(var, ()):
                 self.readers[var].remove(cluster)
-        for index in indices or {cluster.full()}:
+        indices = indices or {cluster.full()}
+        if indices == {cluster.full()} or indices == {cluster.row()}:
+            cluster.here.add(id(eqn))
+        for index in indices:
             self._probe(cluster, eqn, index)
 
     def _probe(self, cluster: _Cluster, eqn: Equation, index: Indices) -> None:
@@ -292,7 +303,7 @@ class _Scheduler:
                 return None
             self._record(cluster, var, index)
             dtype = dtypes.short_name(var.aval.dtype)
-            return cluster.nodes.make("load", dtype, (), (var, Index(0)))
+            return cluster.nodes.make("load", dtype, (), (var, Index(0), ()))
 
         return Evaluator(cluster.nodes, self.views, intercept)
 
@@ -307,6 +318,7 @@ class _Scheduler:
         for var in list(cluster.reads):
             self.readers[var].remove(cluster)
         members, cluster.members, cluster.reads = cluster.members, [], {}
+        cluster.here = set()
         own = {var for eqn in members for var in eqn.outputs}
         written = {id(self.producer[var]) for var in cluster.outputs}
         for eqn in members:
@@ -353,6 +365,7 @@ class _Scheduler:
             {id(e): e for e in (*first.members, *second.members)}.values(),
             key=lambda eqn: -self.position[id(eqn)],
         )
+        first.here |= second.here
         for var in second.outputs:
             if var not in first.outputs:
                 first.outputs.append(var)
@@ -400,6 +413,7 @@ class _Scheduler:
     def _group(self, cluster: _Cluster) -> Group:
         producers = dict(self.views)
         producers.update((var, eqn) for eqn in cluster.members for var in eqn.outputs)
+        order = [eqn.outputs[0] for eqn in reversed(cluster.members) if id(eqn) in cluster.here]
         return Group(
             cluster.family,
             cluster.shape,
@@ -407,6 +421,8 @@ class _Scheduler:
             tuple(cluster.outputs),
             producers,
             cluster.root,
+            tuple(order),
+            tuple(cluster.members),
         )
 
 

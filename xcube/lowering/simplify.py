@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xcube.ir import Atom, Equation, Jaxpr, Literal, Var
-from xcube.primitives.lowered import Expand, Inline
-from xcube.trace import EVAL, set_current, stage
+import numpy as np
+
+from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var
+from xcube.primitives.lowered import Expand, Inline, Reduction
+from xcube.primitives.shape import broadcast_in_dim_p
+from xcube.trace import EVAL, literal, set_current, stage
 
 Expansion = Callable[[Equation], "Jaxpr | None"]
 
@@ -46,6 +49,10 @@ class _Flattener:
     def _equation(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
         if (inner := self._replacement(eqn)) is not None:
             return self.inline(inner, [*(_literal(v) for v in inner.consts), *inputs])
+        if isinstance(eqn.primitive.lower, Reduction) and not eqn.params["axes"]:
+            return inputs
+        if not eqn.primitive.effects and all(var.aval.size == 0 for var in eqn.outputs):
+            return [self._empty(var.aval) for var in eqn.outputs]
         rule = ALGEBRA.get(eqn.primitive.name)
         if rule is not None and (atom := rule(self, eqn, inputs)) is not None:
             return (atom,)
@@ -57,6 +64,15 @@ class _Flattener:
             eqn.primitive, inputs, eqn.params, eqn.source,
         )  # fmt: skip
         return self.append(fresh, key)
+
+    def _empty(self, aval: Aval) -> Atom:
+        """An array without elements, whatever it was made of: no rule meets an index into it."""
+        zero = literal(np.zeros((), aval.dtype)[()])
+        params = {"shape": aval.shape, "broadcast_dimensions": ()}
+        eqn = Equation((Var(aval),), broadcast_in_dim_p, (zero,), params)
+        key = _key(eqn, eqn.inputs)
+        found = self._known.get(key)
+        return (found or self.append(eqn, key))[0]
 
     def append(self, eqn: Equation, key: Any = None) -> tuple[Var, ...]:
         self.equations.append(eqn)

@@ -17,9 +17,10 @@ from xcube.primitives.shape import accumulator_dtype, reduce_sum, reshape, trans
 from xcube.primitives.view import pad
 from xcube.trace import stage
 
-LARGE = 1 << 17  # elements from which cutting pays
-FEW = 16  # rows that keep all threads busy by themselves
-CHUNKS = 64
+LARGE = 1 << 16  # elements from which cutting pays
+FEW = 16  # tasks that keep all threads busy
+LINE = 64  # neighbouring results that are one task where the columns lie across
+CHUNKS, SHORTEST = 64, 32
 
 Neutral = Callable[[np.dtype], Any]
 
@@ -40,7 +41,8 @@ def expand(eqn: Equation) -> Jaxpr | None:
     x, axes = eqn.inputs[0].aval, eqn.params["axes"]
     columns = math.prod(x.shape[axis] for axis in axes)
     results = eqn.outputs[0].aval.size
-    if x.size < LARGE or results >= FEW or columns < 2 * CHUNKS or x.dtype.kind == "c":
+    tasks = results if x.ndim - 1 in axes else -(-results // LINE)
+    if x.size < LARGE or tasks >= FEW or columns < 4 * SHORTEST or x.dtype.kind == "c":
         return None
     function, neutral = SPLITTABLE[eqn.primitive.name]
     out = eqn.outputs[0].aval
@@ -59,8 +61,10 @@ def _two_stages(
     rows = out.size
     wide = convert_element_type(x, accumulator_dtype(x.aval))
     flat = reshape(transpose(wide, (*kept, *axes)), (rows, columns))
-    length = -(-columns // CHUNKS)
-    length = -(-length // CHUNKS) * CHUNKS
+    chunks = min(CHUNKS, columns // SHORTEST)
+    length = -(-columns // chunks)
+    if x.ndim - 1 in axes:  # whole lines
+        length = -(-length // LINE) * LINE
     chunks = -(-columns // length)
     missing = chunks * length - columns
     if missing:

@@ -10,8 +10,8 @@ import numpy as np
 
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, Linear, Primitive, at_user_line
-from xcube.primitives.elementwise import mul, named, sub
-from xcube.primitives.kinds import FLOAT, NUMBER, REAL, Accepts, add, add_tangents
+from xcube.primitives.elementwise import mul, sub
+from xcube.primitives.kinds import FLOAT, NUMBER, REAL, Accepts, add, add_tangents, named
 from xcube.primitives.lowered import Expand, Template
 from xcube.primitives.select import eq, select
 from xcube.primitives.shape import batch_front

@@ -24,6 +24,7 @@ from xcube.primitives.kinds import (
     is_linear,
     match,
     unary,
+    named,
 )
 from xcube.primitives.lowered import Element
 from xcube.primitives.select import eq, extremum_of, ge, select
@@ -115,13 +116,6 @@ def _extremum(name: str, doc: str) -> Any:
     primitive = elementwise(name, jvp=jvp, rule=rule)
     extremum = named(primitive, lambda x, y: bind(primitive, *match(x, y)), doc)
     return extremum
-
-
-def named(primitive: Primitive, function: Any, doc: str) -> Any:
-    """A function that binds a primitive, under the primitive's name."""
-    function.primitive, function.__doc__ = primitive, doc
-    function.__name__ = function.__qualname__ = primitive.name
-    return function
 
 
 max = _extremum("max", "The larger: d[*s], d[*s] -> d[*s]; NaN wins. Ties share the tangent.")

@@ -15,7 +15,7 @@ from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, Linear, Literal, Primitive, at_user_line
 from xcube.primitives.lowered import Element
 from xcube.primitives.shape import batch_front, full
-from xcube.trace import aval_of, bind, literal
+from xcube.trace import bind, literal
 
 Operation = Callable[..., Any]
 Accepts = Callable[[Any], bool]
@@ -88,7 +88,8 @@ def common_shape(name: str, avals: Sequence[Aval]) -> tuple[int, ...]:
     return shapes.pop() if shapes else ()
 
 
-def _define(primitive: Primitive, function: Operation, doc: str = "") -> Operation:
+def named(primitive: Primitive, function: Operation, doc: str = "") -> Operation:
+    """A function that binds a primitive, under the primitive's name."""
     function.primitive = primitive  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = primitive.name
     function.__doc__ = doc or None
@@ -120,7 +121,7 @@ def unary(
     primitive = elementwise(
         name, accepts=accepts, result=result, jvp=rule, transpose=back, scalar=scalar
     )
-    return _define(primitive, lambda x, **params: bind(primitive, x, **params), doc)
+    return named(primitive, lambda x, **params: bind(primitive, x, **params), doc)
 
 
 def binary(
@@ -156,7 +157,7 @@ def binary(
         transpose=transpose,
         scalar=scalar,
     )
-    return _define(primitive, lambda x, y: bind(primitive, *match(x, y)), doc)
+    return named(primitive, lambda x, y: bind(primitive, *match(x, y)), doc)
 
 
 def compare(name: str, *, accepts: Accepts = ANY, doc: str = "") -> Operation:
@@ -166,7 +167,7 @@ def compare(name: str, *, accepts: Accepts = ANY, doc: str = "") -> Operation:
 
 def match(x: Any, y: Any) -> tuple[Any, Any]:
     """Operands of one binary operation: a Python number takes the other's dtype and a scalar
-    array the other's shape."""
+    array the other's shape. Raises DtypeError for a number that the dtype cannot hold."""
     if not isinstance(x, Array | Literal):
         x = _scalar_like(x, y)
     if not isinstance(y, Array | Literal):
@@ -180,9 +181,17 @@ def match(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _scalar_like(value: Any, other: Any) -> Literal:
-    if isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, np.generic | np.ndarray) or not isinstance(other, Array | Literal):
         return literal(value)
-    return literal(value, aval_of(other).dtype)
+    dtype = other.aval.dtype
+    fits = dtypes.is_complex(dtype) or not isinstance(value, complex)
+    fits &= dtypes.is_inexact(dtype) or not isinstance(value, float)
+    if not fits or (dtypes.is_bool(dtype) and not isinstance(value, bool)):
+        raise DtypeError(
+            f"a Python number takes the dtype of the other operand, {other.aval}, which cannot "
+            f"hold {value!r}.{at_user_line()} Convert one of them."
+        )
+    return literal(value, dtype)
 
 
 def add_tangents(terms: Sequence[Any], result: Any) -> Any:

@@ -49,8 +49,9 @@ class ElementBuilder(Protocol):
         """An integer scalar, clamped to low..high (inclusive), as an index."""
         ...
 
-    def guard(self, index: Index, low: int, high: int) -> Index:
-        """An index for a read whose value is selected only where `low <= index <= high`."""
+    def guarded(self, tests: Sequence[tuple[Index, int, int]], function: Callable[[], Any]) -> Any:
+        """The result of `function`, which will be selected only where low <= index < high holds for
+        all tests: its reads may lie outside of their operands elsewhere."""
         ...
 
     def ravel(self, index: Sequence[Index], shape: Sequence[int]) -> Index:
@@ -69,10 +70,13 @@ class ElementBuilder(Protocol):
 @dataclass(frozen=True, eq=False)
 class Element:
     """`rule(e, index, **params)` gives the scalar at `index` of the result (a tuple of scalars for
-    several results, which then have one shape). `cheap`: free to compute twice (views, casts)."""
+    several results, which then have one shape). `cheap`: free to compute twice (views, casts).
+    `space(out_aval, **params)`: the elements that are computed, if not all; the others are left
+    undefined."""
 
     rule: Callable[..., Any]
     cheap: bool = False
+    space: Callable[..., tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

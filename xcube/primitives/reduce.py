@@ -13,8 +13,8 @@ from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, Primitive, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.cumulative import cumprod, exclusive
-from xcube.primitives.elementwise import div, mul, named
-from xcube.primitives.kinds import ANY, NUMBER, REAL, WHOLE, Accepts
+from xcube.primitives.elementwise import div, mul
+from xcube.primitives.kinds import ANY, NUMBER, REAL, WHOLE, Accepts, named
 from xcube.primitives.lowered import Reduction
 from xcube.primitives.select import eq, extremum_of
 from xcube.primitives.shape import (

@@ -85,7 +85,8 @@ def full(shape: Sequence[int], value: Any, dtype: Any = None) -> Any:
 
 def zeros_of(aval: Aval) -> Any:
     """The zero of an aval."""
-    return full(aval.shape, np.zeros((), aval.dtype)[()])
+    zero = np.zeros((), aval.dtype)[()]
+    return full(aval.shape, literal(0, aval.dtype) if aval.weak_type else zero)
 
 
 def batch_front(x: Any, size: int) -> Any:

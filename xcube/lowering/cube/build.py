@@ -219,14 +219,14 @@ class Builder:
         model = next(value for value in operands if isinstance(value, Value))
         if name == "select":
             model = next((v for v in operands[1:] if isinstance(v, Value)), model)
-        values = [self.lift(value, model) for value in operands]
+        values = [v if isinstance(v, Value) else self.lift(v, model) for v in operands]
         if name == "select" and not isinstance(operands[0], Value):
             values[0] = self.constant(operands[0], "bool")
-        lanes = max(value.lanes for value in values)
-        values = [self.splat(value, lanes) for value in values]
+        lanes = max([value.atom.type.lanes for value in values])
+        values = [v if v.atom.type.lanes == lanes else self.splat(v, lanes) for v in values]
         if (folded := _fold(self, name, values)) is not None:
             return folded
-        atoms = tuple(value.atom for value in values)
+        atoms = tuple([value.atom for value in values])
         return self._let(name, atoms, ir.result_type(name, atoms))
 
     def select(self, condition: Operand, then: Operand, orelse: Operand) -> Value:
@@ -399,7 +399,10 @@ class Builder:
         return tuple(self._blocks.pop())
 
     def _lookup(self, key: object) -> Value | None:
-        return next((known[key] for known in reversed(self._known) if key in known), None)
+        for known in reversed(self._known):
+            if (value := known.get(key)) is not None:
+                return value
+        return None
 
     def _remember(self, key: object, value: Value) -> Value:
         self._known[-1][key] = value
@@ -408,8 +411,10 @@ class Builder:
     def _let(
         self, op: str, args: tuple[Atom, ...], type: Type, attrs: tuple[int, ...] = ()
     ) -> Value:
-        zeros = tuple(_is_negative_zero(atom) for atom in args)  # -0.0 == 0.0, but they differ
-        key = (op, args, zeros, type, attrs)
+        key: object = (op, args, type, attrs)
+        if any([atom.__class__ is Const and atom.value == 0 for atom in args]):
+            zeros = tuple([_is_negative_zero(atom) for atom in args])  # equal, but they differ
+            key = (key, zeros)
         if (old := self._lookup(key)) is not None:
             return old
         name = self._name(type)

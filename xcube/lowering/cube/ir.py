@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal as OneOf
+from typing import NamedTuple
 
 FLOATS = ("f8_e4m3fn", "f8_e5m2", "f16", "bf16", "f32", "f64")
 SIGNED = ("i8", "i16", "i32", "i64")
@@ -37,8 +38,7 @@ BITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """A scalar (one lane) or a line of `lanes` elements of one dtype."""
 
     dtype: str
@@ -59,8 +59,7 @@ class Const:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(NamedTuple):
     """An SSA value, a loop index, a scalar parameter or a variable; unique in its kernel."""
 
     number: int

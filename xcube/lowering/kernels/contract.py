@@ -163,8 +163,12 @@ def _pack_a_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
 
 def _pack_a_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
     batch, panel, block, row, k = index
-    k_inside = e.inside(k, 0, tile.kc)
-    return _packed(e, k_inside, batch, panel * tile.mr + row, block * tile.kc + k, dtype)
+    return _packed(e, batch, panel * tile.mr + row, block * tile.kc + k, dtype)
+
+
+def _pack_a_space(out: Aval, *, tile: Tile, dtype: np.dtype) -> Shape:
+    """The padding between rows is never read."""
+    return (*out.shape[:-1], tile.kc)
 
 
 def _pack_b_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
@@ -175,29 +179,21 @@ def _pack_b_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
 
 def _pack_b_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
     batch, panel, block, k, column = index
-    always = e.constant(True, np.dtype(bool))
-    return _packed(e, always, batch, panel * tile.nr + column, block * tile.kc + k, dtype)
+    return _packed(e, batch, panel * tile.nr + column, block * tile.kc + k, dtype)
 
 
-def _packed(e: Any, inside: Any, batch: Any, line: Any, k: Any, dtype: np.dtype) -> Any:
+def _packed(e: Any, batch: Any, line: Any, k: Any, dtype: np.dtype) -> Any:
     """The operand's element, zero outside it."""
     _, length, depth = e.inputs[0].shape
-    for check in (e.inside(line, 0, length), e.inside(k, 0, depth)):
-        inside = _and(e, inside, check)
-    at = (batch, e.guard(line, 0, length - 1), e.guard(k, 0, depth - 1))
-    value = e.cast(e.read(0, at), dtype)
-    if inside.op == "const":
-        return value
-    return e.apply("select", inside, value, e.constant(0, dtype))
+    tests = [(line, 0, length), (k, 0, depth)]
+    value = e.guarded(tests, lambda: e.cast(e.read(0, (batch, line, k)), dtype))
+    inside = [node for test in tests if (node := e.inside(*test)).op != "const"]
+    for test in inside:
+        value = e.apply("select", test, value, e.constant(0, dtype))
+    return value
 
 
-def _and(e: Any, a: Any, b: Any) -> Any:
-    if a.op == "const":
-        return b if a.attr.value else a
-    return a if b.op == "const" and b.attr.value else e.apply("and", a, b)
-
-
-pack_a = Primitive("pack_a", _pack_a_shape, lower=Element(_pack_a_element))
+pack_a = Primitive("pack_a", _pack_a_shape, lower=Element(_pack_a_element, space=_pack_a_space))
 pack_b = Primitive("pack_b", _pack_b_shape, lower=Element(_pack_b_element))
 
 
@@ -408,7 +404,7 @@ class _Contraction:
         for node in walk([result.node for result in results]):
             if node.op == "tile":
                 self.emit.known(node, cast(self.b, line, node.dtype))
-        values = [self.emit.value(result.node) for result in results]
+        values = self.emit.values([result.node for result in results])
         for result, value in zip(results, values, strict=True):
             self.emit.store(result.var, result.position, value)
 

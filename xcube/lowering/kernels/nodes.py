@@ -23,12 +23,10 @@ from xcube.lowering.index import (
     Clamped,
     Dim,
     Dynamic,
-    Guarded,
     Index,
     Quotient,
-    unguarded,
 )
-from xcube.lowering.kernels.space import Axis, Fold
+from xcube.lowering.kernels.space import Axis, Fold, indices_of, walk
 
 PARTS = {"c64": "f32", "c128": "f64"}
 
@@ -96,11 +94,11 @@ class Emitter:
                 continue
             seen.add(id(node))
             if not node.dims & inside:
-                self.value(node)
+                self.values([node])
                 continue
             stack += node.args
-            for index in _attribute_indices(node):
-                self._hoist_index(unguarded(index)[0], inside)
+            for index in indices_of(node):
+                self._hoist_index(index, inside)
                 stack += [s.node for s in index.symbols if isinstance(s, Dynamic)]
 
     def _hoist_index(self, index: Index, inside: int) -> None:
@@ -115,6 +113,12 @@ class Emitter:
                 return known[node]
         value = self._memo[-1][node] = self._compute(node)
         return value
+
+    def values(self, roots: Sequence[Node]) -> list[Any]:
+        """Values of nodes, operands first, so that no expression is too deep."""
+        for node in walk(roots):
+            self.value(node)
+        return [self.value(root) for root in roots]
 
     def known(self, node: Node, value: Any) -> None:
         """Say what a node's value is in this scope."""
@@ -137,27 +141,17 @@ class Emitter:
             return cast(self.build, args[0], node.dtype)
         if node.op == "bitcast":
             return args[0].bitcast(node.dtype)
-        return cube_math.apply(self.build, node.op, *args)
+        return cube_math.apply(self.build, node.op, *_alike(self.build, args))
 
     def _constant(self, node: Node) -> Any:
         return constant(self.build, node.attr.value, node.dtype)
 
     def _inside(self, node: Node) -> Value:
-        index, low, high = node.attr
-        value = self.index(index)
-        checks = []
-        key = self._number(index)
-        least, most = index.range
-        if least < low:
-            checks.append(value >= self.arguments.scalar((key, low, "low", id(node)), low))
-        if most >= high:
-            checks.append(value < self.arguments.scalar((key, high, "high", id(node)), high))
-        return checks[0] if len(checks) == 1 else checks[0] & checks[1]
+        return self._between(*node.attr)
 
     def _load(self, node: Node) -> Any:
-        var, guarded = node.attr
+        var, index, guards = node.attr
         buffer = self.arguments.buffer(var)
-        index, guards = unguarded(guarded)
         inside = self._guards(guards)
         if node.dtype in PARTS:
             at = self.index(index) * 2
@@ -180,18 +174,24 @@ class Emitter:
         at = self.build.splat(at, lanes)
         return at, None if mask is None else self.build.splat(mask, lanes)
 
-    def _guards(self, guards: Sequence[Guarded]) -> Value | None:
+    def _guards(self, guards: Sequence[Any]) -> Value | None:
         """Whether all guards hold here; None where there are none."""
         total = None
-        for guard in guards:
-            value = self.index(unguarded(guard.index)[0])
-            least, most = guard.index.range
-            if least < guard.low:
-                low = self.arguments.scalar((self._ordinal(guard), "least"), guard.low)
-                total = _both(total, value >= low)
-            if most > guard.high:
-                high = self.arguments.scalar((self._ordinal(guard), "most"), guard.high)
-                total = _both(total, value <= high)
+        for index, low, high in guards:
+            total = _both(total, self._between(index, low, high))
+        return total
+
+    def _between(self, index: Index, low: int, high: int) -> Value:
+        """low <= index < high, as far as the index's range leaves it open."""
+        value, name, total = self.index(index), self._number(index), None
+        least, most = index.range
+        if least < low:
+            bound = self.arguments.scalar((name, "from", low), low)
+            total = _both(total, value >= bound)
+        if most >= high:
+            bound = self.arguments.scalar((name, "below", high), high)
+            total = _both(total, value < bound)
+        assert total is not None, "an index that is always inside needs no test"
         return total
 
     def store(self, var: Var, index: Index, value: Any, streaming: bool = False) -> None:
@@ -282,7 +282,7 @@ class Emitter:
                 )
             return self._limited(value.cast("index"), symbol, symbol.low, symbol.high)
         inner = self.index(symbol.index)
-        if isinstance(symbol, Clamped | Guarded):
+        if isinstance(symbol, Clamped):
             return self._limited(inner, symbol, symbol.low, symbol.high)
         return self._divided(inner, symbol)
 
@@ -310,16 +310,26 @@ class Emitter:
         return self._numbers.setdefault(index, len(self._numbers))
 
 
+def _alike(build: Builder, args: Sequence[Any]) -> list[Any]:
+    """Operands of one number of lanes: what does not vary along them is repeated."""
+    lanes = max(_lanes(arg) for arg in args)
+    return [_repeated(build, arg, lanes) for arg in args]
+
+
+def _lanes(value: Any) -> int:
+    if isinstance(value, Complex):
+        return max(value.real.lanes, value.imag.lanes)
+    return value.lanes
+
+
+def _repeated(build: Builder, value: Any, lanes: int) -> Any:
+    if isinstance(value, Complex):
+        return Complex(build.splat(value.real, lanes), build.splat(value.imag, lanes))
+    return build.splat(value, lanes)
+
+
 def _both(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a & b
-
-
-def _attribute_indices(node: Node) -> list[Index]:
-    if node.op == "load":
-        return [node.attr[1]]
-    if node.op == "number":
-        return [node.attr]
-    return [node.attr[0]] if node.op == "inside" else []
 
 
 def _symbol_dims(symbol: Any) -> int:

@@ -19,7 +19,7 @@ from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS
 from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims
-from xcube.lowering.index import Dim, Index, unguarded
+from xcube.lowering.index import Dim, Index
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
 from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse, walk
 from xcube.lowering.kernels.work import Work
@@ -73,9 +73,9 @@ def select(space: Space, vector_bytes: int) -> Blueprint:
     lanes = max(1, vector_bytes * factor // narrow)
     if space.folds and lane.kind == "row" and factor == 4:  # whole stretches of memory at a time
         lanes = max(1, vector_bytes * 8 // narrow)
-    while lanes > 4 and lanes // 2 >= lane.extent:
-        lanes //= 2
     flat = _is_flat(space, lane)
+    while not flat and lanes > 4 and lanes // 2 >= lane.extent:
+        lanes //= 2
     size = sum(result.var.aval.nbytes for result in space.results)
     wide = all(_fills_lines(result.var, lanes) for result in space.results)
     streaming = flat and factor > 1 and size >= STREAM_BYTES and wide
@@ -94,7 +94,7 @@ def _lane_axis(space: Space) -> Axis | None:
     candidates = [axes[-1] for axes in (space.columns, space.rows) if axes]
     if len(candidates) < 2:
         return candidates[0] if candidates else None
-    indices = [unguarded(n.attr[1])[0] for n in walk(_roots(space)) if n.op == "load"]
+    indices = [n.attr[1] for n in walk(_roots(space)) if n.op == "load"]
     indices += [result.position for result in space.results]
 
     def score(axis: Axis) -> float:
@@ -121,7 +121,9 @@ def _is_flat(space: Space, lane: Axis) -> bool:
         if node.dtype in PARTS or node.op == "inside":
             return False
         if node.op == "load":
-            var, index = node.attr
+            var, index, guards = node.attr
+            if guards:
+                return False
             whole = index == Index(0, index.terms) and var.aval.size == lane.extent
             if index.terms and not (whole and lane.stride(index) == 1 and _is_plain(index)):
                 return False
@@ -147,7 +149,7 @@ class _Template:
         self, group: Group, space: Space, blueprint: Blueprint, sources: frozenset[Var]
     ) -> None:
         self.space, self.blueprint, self.sources = space, blueprint, sources
-        self.b = Builder(_name(group))
+        self.b = Builder(group.name)
         self.arguments = Arguments(self.b, sources)
         self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
         self.phases = max([0, *(fold.depth for fold in space.folds)])
@@ -248,7 +250,7 @@ class _Template:
             body()
             return rows, size
         *above, along = outer
-        block = max(1, min(along.extent, SMALL_ROW // size))
+        block = max(1, min(along.extent, SMALL_ROW // max(1, size)))
         blocks = math.ceil(along.extent / block)
         if above:
             count = self.arguments.scalar("blocks", blocks)
@@ -301,7 +303,7 @@ class _Template:
         for phase in range(1, self.phases + 1):
             for fold in self.space.folds:
                 if fold.depth == phase:
-                    self.emit.folds[fold] = [self.emit.value(node) for node in fold.lifted]
+                    self.emit.folds[fold] = self.emit.values(fold.lifted)
 
     def _phase(self, folds: Sequence[Fold], lane: Axis) -> None:
         roots = [node for fold in folds for node in fold.lifted]
@@ -359,7 +361,7 @@ class _Template:
 
     def _accumulate(self, fold: Fold, state: Sequence[Any], lane: Axis) -> None:
         before = [_read(part) for part in state]
-        element = [self.emit.value(node) for node in fold.lifted]
+        element = self.emit.values(fold.lifted)
         after = self._combine(fold, before, element)
         if self.emit.mask is not None and lane.kind == "column":
             mask = self.emit.mask
@@ -376,7 +378,7 @@ class _Template:
         self.emit.open()
         for node, value in zip((*left, *right), (*a, *b), strict=True):
             self.emit.known(node, value)
-        values = [self.emit.value(node) for node in results]
+        values = self.emit.values(results)
         self.emit.close()
         return values
 
@@ -397,14 +399,9 @@ class _Template:
         self._write(self.space.results)
 
     def _write(self, results: Sequence[Result]) -> None:
-        values = [self.emit.value(result.node) for result in results]  # all reads before writes
+        values = self.emit.values([result.node for result in results])  # all reads before writes
         for result, value in zip(results, values, strict=True):
             self.emit.store(result.var, result.position, value, self.blueprint.streaming)
-
-
-def _name(group: Group) -> str:
-    names = [eqn.primitive.name for eqn in group.equations if eqn.primitive.lower]
-    return f"{group.family}_{len(names)}"
 
 
 def in_place_pairs(space: Space) -> frozenset[tuple[Var, Var]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from xcube.errors import LoweringError
 from xcube.ir import Var
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import contract, rows
+from xcube.lowering.kernels import contract, cumulative, rows, scatter, sort, top_k
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.schedule import Group
 
@@ -17,6 +17,10 @@ TEMPLATES: dict[str, Template] = {
     "map": rows.build,
     "rows": rows.build,
     "matmul": contract.build,
+    "cumulative": cumulative.build,
+    "sort": sort.build,
+    "top_k": top_k.build,
+    "scatter": scatter.build,
 }
 
 

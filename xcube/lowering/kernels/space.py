@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from xcube import dtypes
 from xcube.ir import Equation, Var
 from xcube.lowering.expression import Evaluator, EquationElements, Expressions, Node
-from xcube.lowering.index import NESTED, Dim, Dynamic, Index, Split, ravel, unguarded
+from xcube.lowering.index import NESTED, Dim, Dynamic, Index, Split, ravel
 from xcube.lowering.schedule import Group
 from xcube.primitives.lowered import Reduction
 
@@ -135,11 +135,16 @@ class _Builder:
 
     def build(self) -> Space:
         results = []
+        for var in self.group.order:  # operands first, so that no expression is too deep
+            self.evaluator.read(var, self._place(var))
         for var in self.group.outputs:
-            index = self.full if var.aval.ndim == len(self.group.shape) else self.row
+            index = self._place(var)
             node = self.evaluator.read(var, index)
             results.append(Result(var, node, ravel(index, var.aval.shape)))
         return Space(self.nodes, results, list(self.folds.values()))
+
+    def _place(self, var: Var) -> list[Index]:
+        return self.full if var.aval.ndim == len(self.group.shape) else self.row
 
     def _intercept(self, var: Var, index: tuple[Index, ...]) -> Node | None:
         eqn = self.group.producers.get(var)
@@ -206,7 +211,7 @@ def walk(roots: Sequence[Node]) -> Iterator[Node]:
 def indices_of(node: Node) -> list[Index]:
     """The index expressions in a node's attribute."""
     if node.op == "load":
-        return [node.attr[1]]
+        return [node.attr[1], *(index for index, _, _ in node.attr[2])]
     if node.op == "number":
         return [node.attr]
     return [node.attr[0]] if node.op == "inside" else []
@@ -236,7 +241,6 @@ def all_indices(space: Space) -> set[Index]:
     for node in walk(roots):
         for index in indices_of(node):
             found.update(_nested(index))
-            found.update(_nested(unguarded(index)[0]))
     return found
 
 
