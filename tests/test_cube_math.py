@@ -1,13 +1,10 @@
 """Scalar functions of the kernel language, compiled for the host: the stated error bounds over all
 magnitudes against extended precision, special values, every lane count alike, the interpreter bit
-for bit, other dtypes, and complex numbers against NumPy's branches."""
+for bit, and other dtypes."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,75 +12,17 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
+from formula import LANES, Array, built, call, named, run
 
 from xcube.errors import LoweringError
-from xcube.lowering.cube import ir
 from xcube.lowering.cube import math as kernel_math
 from xcube.lowering.cube.arithmetic import NUMPY
 from xcube.lowering.cube.build import Builder, Value
-from xcube.lowering.cube.check import check
-from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.interpreter import interpret
-from xcube.lowering.device.cpu import device
-from xcube.lowering.emit.llvm import emit
 
 special = pytest.importorskip("scipy.special")
 
-Array = np.ndarray[Any, Any]
-Formula = Callable[..., Value]
-LANES = 16
 SAMPLES = 25_000
-
-
-# running a formula ----------------------------------------------------------------------------
-
-
-@functools.cache
-def _built(formula: Formula, dtypes: tuple[str, ...], result: str, lanes: int) -> ir.Kernel:
-    build = Builder("formula")
-    inputs = [build.buffer(dtype) for dtype in dtypes]
-    output, count = build.buffer(result, "out"), build.scalar()
-    for i in build.range(0, count, lanes):
-        values = [build.load(buffer, i, lanes) for buffer in inputs]
-        build.store(output, i, formula(build, *values))
-    return build.finish()
-
-
-@functools.cache
-def _compiled(formula: Formula, dtypes: tuple[str, ...], result: str, lanes: int) -> Any:
-    kernel = _built(formula, dtypes, result, lanes)
-    check(kernel)
-    (address,) = device().compile([("formula", emit(kernel, name="formula"))])
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    return ctypes.CFUNCTYPE(None, pointer, pointer, number, number)(address)
-
-
-def run(formula: Formula, args: Sequence[Array], result: str, lanes: int = LANES) -> Array:
-    """A formula of lines, applied to whole arrays by a compiled loop."""
-    args = [np.asarray(arg) for arg in args]
-    function = _compiled(formula, tuple(_short(arg) for arg in args), result, lanes)
-    size = len(args[0])
-    padded = -(-size // lanes) * lanes
-    buffers = [np.concatenate([arg, np.ones(padded - size, arg.dtype)]) for arg in args]
-    output = np.zeros(padded, NUMPY[result])
-    pointers = (ctypes.c_void_p * (len(buffers) + 1))(*[b.ctypes.data for b in (*buffers, output)])
-    cells = (ctypes.c_int64 * 2)(padded, 1)
-    function(ctypes.addressof(pointers), ctypes.addressof(cells), 0, 1)
-    return output[:size]
-
-
-def _short(array: Array) -> str:
-    return next(name for name, dtype in NUMPY.items() if dtype == array.dtype and name != "index")
-
-
-@functools.cache
-def named(name: str, *comptime: int) -> Formula:
-    """The formula `apply(build, name, ...)`."""
-    return lambda build, *args: kernel_math.apply(build, name, *args, *comptime)
-
-
-def call(name: str, *args: Array, result: str = "", lanes: int = LANES) -> Array:
-    return run(named(name), args, result or _short(np.asarray(args[-1])), lanes)
 
 
 # errors and samples ---------------------------------------------------------------------------
@@ -196,7 +135,8 @@ def assert_within(row: Row, x: Array) -> None:
     with np.errstate(all="ignore"):
         want = like = row.reference(wide)
         if row.name in ("lgamma", "digamma"):
-            like = np.where(x < 0, np.fmax(np.abs(want), np.abs(row.reference(-wide))), want)
+            mirrored = np.fmax(np.fmax(np.abs(want), np.abs(row.reference(-wide))), 1)
+            like = np.where(x < 0, mirrored, want)
     error = ulps(call(row.name, x), want, like)
     worst = int(np.argmax(error))
     assert error[worst] <= row.bound, f"{row.name}({x[worst]!r}): {error[worst]} ulp"
@@ -221,8 +161,8 @@ def test_edges_and_special_values(row: Row) -> None:
 @pytest.mark.slow
 @each_row
 def test_error_is_within_the_stated_bound_everywhere(row: Row) -> None:
-    for start in range(0, 1 << 32, 1 << 28):
-        bits = np.arange(start, start + (1 << 28), 97, dtype=np.int64).astype(np.uint32)
+    for start in range(0, 1 << 32, 1 << 30):
+        bits = np.arange(start, start + (1 << 30), 1021, dtype=np.int64).astype(np.uint32)
         x = bits.view(np.float32)
         assert_within(row, x[np.isfinite(x)])
 
@@ -295,7 +235,7 @@ def test_a_scalar_and_a_line_agree_bit_for_bit(name: str) -> None:
 def test_the_interpreter_agrees(name: str) -> None:
     x = np.concatenate([spread(16), between(-2, 2, 16), EDGES[:16]])
     args = [x, x[::-1].copy()] if name in ("pow", "atan2") else [x]
-    kernel = _built(named(name), ("f32",) * len(args), "f32", LANES)
+    kernel = built(named(name), ("f32",) * len(args), "f32", LANES)
     output = np.zeros_like(x)
     with np.errstate(all="ignore"):
         interpret(kernel, 1, [*args, output], [len(x)])
@@ -433,165 +373,3 @@ def test_an_unknown_function_is_named_with_its_dtype() -> None:
     x = build.load(build.buffer("i32"), 0)
     with pytest.raises(LoweringError, match=r"exp: must be a scalar function that i32 has.*probe"):
         kernel_math.apply(build, "exp", x)
-    z = kernel_math.apply(build, "complex", x.cast("f32"), 0.0)
-    with pytest.raises(LoweringError, match="erf: must be a function of complex numbers"):
-        kernel_math.apply(build, "erf", z)
-
-
-# complex numbers ------------------------------------------------------------------------------
-
-
-@functools.cache
-def complex_part(name: str, part: str, count: int, comptime: tuple[int, ...] = ()) -> Formula:
-    def formula(build: Builder, *parts: Value) -> Value:
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        args = [Complex(real, imag) for real, imag in pairs]
-        result = kernel_math.apply(build, name, *args, *comptime)
-        return getattr(result, part) if isinstance(result, Complex) else result
-
-    assert count > 0
-    return formula
-
-
-def call_complex(name: str, *args: Array, comptime: tuple[int, ...] = ()) -> Array:
-    parts = [np.ascontiguousarray(part) for z in args for part in (z.real, z.imag)]
-    result = np.empty(len(args[0]), args[0].dtype)
-    for part in ("real", "imag"):
-        formula = complex_part(name, part, len(args), comptime)
-        setattr(result, part, run(formula, parts, _short(parts[0]), 8))
-    return result
-
-
-COMPLEX = {
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log2": np.log2,
-    "log1p": lambda z: np.log(1 + z),
-    "expm1": np.expm1,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda z: 1 / np.sqrt(z),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "sign": lambda z: z / np.abs(z),
-    "neg": lambda z: -z,
-    "conj": np.conj,
-    "square": lambda z: z * z,
-    "reciprocal": lambda z: 1 / z,
-}
-complex_dtypes = pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-
-
-def complex_samples(dtype: Any, scale: float, count: int = 3000, seed: int = 0) -> Array:
-    random = np.random.default_rng(seed)
-    return (random.normal(0, scale, count) + 1j * random.normal(0, scale, count)).astype(dtype)
-
-
-@complex_dtypes
-@pytest.mark.parametrize("name", COMPLEX)
-def test_complex_functions(name: str, dtype: Any) -> None:
-    for scale in (0.5, 8):
-        z = complex_samples(dtype, scale)
-        want = COMPLEX[name](z.astype(np.clongdouble))
-        error = np.abs(call_complex(name, z) - want) / np.abs(want)
-        error /= 1 + np.abs(z) if name == "exp2" else 1
-        assert np.max(error) < 8 * np.finfo(dtype).eps / 2
-
-
-@complex_dtypes
-def test_complex_functions_without_a_bound_near_their_poles(dtype: Any) -> None:
-    z = complex_samples(dtype, 2)
-    eps = np.finfo(dtype).eps
-    wide = z.astype(np.clongdouble)
-    near = 1 + np.exp(-wide)
-    error = np.abs(call_complex("logistic", z) - 1 / near) * np.abs(near) ** 2
-    assert np.max(error / (np.abs(near) + np.abs(near - 1))) < 8 * eps
-    other = complex_samples(dtype, 1, seed=1)
-    power = np.exp(other.astype(np.clongdouble) * np.log(wide))
-    turn = 1 + np.abs(other * np.log(z))
-    assert np.max(np.abs(call_complex("pow", z, other) - power) / np.abs(power) / turn) < 8 * eps
-
-
-@complex_dtypes
-def test_complex_arithmetic(dtype: Any) -> None:
-    x, y = complex_samples(dtype, 3), complex_samples(dtype, 3, seed=1)
-    wide = [x.astype(np.clongdouble), y.astype(np.clongdouble)]
-    eps = np.finfo(dtype).eps
-    for name, function in (("mul", np.multiply), ("div", np.divide), ("add", np.add)):
-        want = function(*wide)
-        scale = np.abs(wide[0]) + np.abs(wide[1]) if name == "add" else np.abs(want)
-        assert np.max(np.abs(call_complex(name, x, y) - want) / scale) < 3 * eps
-    cube = call_complex("integer_pow", x, comptime=(-3,))
-    np.testing.assert_allclose(cube, wide[0] ** -3, rtol=8 * eps)
-
-
-@complex_dtypes
-def test_the_quotient_and_the_modulus_do_not_overflow(dtype: Any) -> None:
-    top = np.finfo(dtype).max / 4
-    tiny = np.finfo(dtype).tiny
-    z = np.array([top + 1j * top, tiny + 1j * tiny, top + 1j * tiny, 3 + 4j], dtype)
-    np.testing.assert_allclose(call_complex("div", z, z), np.ones(4), rtol=1e-6)
-    real = [np.ascontiguousarray(z.real), np.ascontiguousarray(z.imag)]
-    size = run(complex_part("abs", "real", 1), real, _short(real[0]), 8)
-    np.testing.assert_allclose(size, np.abs(z.astype(np.clongdouble)).astype(float), rtol=1e-6)
-    root = call_complex("sqrt", z)
-    np.testing.assert_allclose(root, np.sqrt(z.astype(np.clongdouble)).astype(dtype), rtol=1e-6)
-
-
-@complex_dtypes
-@pytest.mark.parametrize(
-    "name",
-    ["log", "sqrt", "asin", "acos", "atan", "asinh", "acosh", "atanh", "exp", "sinh", "tanh"],
-)
-def test_branch_cuts_and_signed_zeros(name: str, dtype: Any) -> None:
-    parts = np.array([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0])
-    real, imag = (part.ravel() for part in np.meshgrid(parts, parts))
-    z = np.empty(len(real), dtype)
-    z.real, z.imag = real, imag
-    with np.errstate(all="ignore"):
-        want = COMPLEX[name](z)
-    got = call_complex(name, z)
-    for part in ("real", "imag"):
-        a, b = getattr(got, part), getattr(want, part)
-        np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-30)
-        np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
-
-
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "acos", "asin", "acosh", "asinh"])
-def test_infinities(name: str) -> None:
-    parts = [np.inf, -np.inf, 1.0, -2.0]
-    z = np.array([complex(a, b) for a in parts for b in parts if math.isinf(a) or math.isinf(b)])
-    with np.errstate(all="ignore"):
-        want = COMPLEX[name](z)
-    got = call_complex(name, z)
-    known = ~(np.isnan(want.real) | np.isnan(want.imag))
-    np.testing.assert_allclose(got[known].real, want[known].real, rtol=1e-14)
-    np.testing.assert_allclose(got[known].imag, want[known].imag, rtol=1e-14)
-
-
-def test_complex_comparison_selection_and_promotion() -> None:
-    z = np.array([1 + 2j, 1 + 2j, 3 + 0j], np.complex64)
-    w = np.array([1 + 2j, 1 - 2j, 3 + 0j], np.complex64)
-    parts = [np.ascontiguousarray(p) for v in (z, w) for p in (v.real, v.imag)]
-    equal = run(complex_part("eq", "real", 2), parts, "bool", 8)
-    np.testing.assert_array_equal(equal, z == w)
-    np.testing.assert_array_equal(run(complex_part("ne", "real", 2), parts, "bool", 8), z != w)
-    real = run(_select_and_add_real, parts, "f32", 8)
-    np.testing.assert_array_equal(real, np.where(z == w, z, w + z.real).real)
-
-
-def _select_and_add_real(build: Builder, *parts: Value) -> Value:
-    z, w = Complex(*parts[:2]), Complex(*parts[2:])
-    moved = kernel_math.apply(build, "add", w, z.real)
-    chosen = kernel_math.apply(build, "select", kernel_math.apply(build, "eq", z, w), z, moved)
-    return kernel_math.apply(build, "real", chosen)
