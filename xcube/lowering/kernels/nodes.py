@@ -1,4 +1,4 @@
-"""Element expressions -> cube code: values of nodes and indices at a place in the loops of a kernel.
+"""Element expressions -> cube code: values of nodes and indices at a place in a kernel's loops.
 
 Sizes, strides and offsets become scalars of the launch, so that one kernel serves all shapes of a
 class; what is comptime is which strides are 0, which is 1 along the lanes, and the structure.

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
 from xcube import dtypes
 from xcube.ir import Equation, Var
-from xcube.lowering.expression import Evaluator, EquationElements, Expressions, Node
-from xcube.lowering.index import NESTED, Dim, Dynamic, Index, Split, ravel
+from xcube.lowering.expression import EquationElements, Evaluator, Expressions, Node
+from xcube.lowering.index import NESTED, Dim, Dynamic, Index, Split, fit, ravel
 from xcube.lowering.schedule import Group
 from xcube.primitives.lowered import Reduction
 
@@ -143,8 +144,16 @@ class _Builder:
             results.append(Result(var, node, ravel(index, var.aval.shape)))
         return Space(self.nodes, results, list(self.folds.values()))
 
-    def _place(self, var: Var) -> list[Index]:
-        return self.full if var.aval.ndim == len(self.group.shape) else self.row
+    def _place(self, var: Var) -> tuple[Index, ...]:
+        """The index of a result's element in this space, or in its rows."""
+        sizes, shape = self.group.shape, var.aval.shape
+        if (index := fit(self.full, sizes, shape)) is None:
+            rows = [size for axis, size in enumerate(sizes) if axis not in self.group.axes]
+            index = fit(self.row, rows, shape)
+        if index is None and len(shape) == len(sizes):  # a result with padding around the space
+            return tuple(self.full)
+        assert index is not None, f"{var.aval} has no place in {sizes}"
+        return index
 
     def _intercept(self, var: Var, index: tuple[Index, ...]) -> Node | None:
         eqn = self.group.producers.get(var)
