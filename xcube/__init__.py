@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = (
-    *("config", "errors", "lax", "nn", "numpy", "optim", "random", "tree", "tree_util"),
-)
+_MODULES = ("config", "errors", "lax", "nn", "numpy", "optim", "random", "tree", "tree_util")
 _NAMES = {
     "Array": "array",
     "ShapeDtypeStruct": "transforms.jit",
@@ -66,8 +64,6 @@ _NAMES = {
     "vmap": "transforms.vmap",
 }
 
-__all__ = ["__version__", *_MODULES, *_NAMES]
-
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
@@ -81,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_MODULES, *_NAMES])

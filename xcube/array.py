@@ -185,16 +185,14 @@ class DeviceArray(Array):
         weak = ", weak_type=True" if self._aval.weak_type else ""
         ending = f"dtype={self._aval.dtype.name}{weak})"
         body, width = self._body("Array(", ","), np.get_printoptions()["linewidth"]
-        last_line = len(body) - (body.rfind("\n") + 1) + (0 if "\n" in body else 0)
+        last_line = len(body) - (body.rfind("\n") + 1)
         fits = last_line + len(ending) + 3 <= width
         return f"Array({body},{' ' if fits else chr(10) + ' ' * len('Array(')}{ending}"
 
     def _body(self, prefix: str, suffix: str) -> str:
         if self._aval.size == 0:
             return f"[], shape={self._aval.shape}"
-        return np.array2string(
-            self.__array__(), prefix=prefix, suffix=suffix, separator=", "
-        )
+        return np.array2string(self.__array__(), prefix=prefix, suffix=suffix, separator=", ")
 
     def __str__(self) -> str:
         return str(self.__array__())

@@ -18,12 +18,13 @@ from xcube.errors import DtypeError
 from xcube.ir import Aval, Literal, Primitive, at_user_line
 from xcube.lowering import Executable, compile
 from xcube.lowering.device import default_device
+from xcube.lowering.device.base import Buffer
 from xcube.trace import EVAL, EvalTrace, StagingTrace, literal, set_current
 from xcube.transforms.arguments import to_array
 
 _lock = threading.Lock()
 _executables: dict[Any, tuple[Executable, tuple[Aval, ...]]] = {}
-_scalars: dict[Any, DeviceArray] = {}
+_scalars: dict[Any, Buffer] = {}
 _SCALAR_LIMIT = 4096
 
 
@@ -59,28 +60,33 @@ def clear() -> None:
 
 
 def operand(value: Any) -> DeviceArray:
-    """A scalar operand as an array on the default device; repeated scalars share one buffer."""
+    """A scalar operand as an array on the default device. Repeated scalars share one buffer, but
+    never one array: an array may be deleted or donated."""
     if isinstance(value, DeviceArray):
         return value
     atom = value if isinstance(value, Literal) else literal(value)
-    key = (atom.aval, atom.value.tobytes())
-    if (found := _scalars.get(key)) is None:
+    device, key = default_device(), (atom.aval, atom.value.tobytes())
+    if (buffer := _scalars.get(key)) is None:
         if len(_scalars) >= _SCALAR_LIMIT:
             _scalars.clear()
-        found = _scalars[key] = from_host(np.asarray(atom.value), atom.aval)
-    return found
+        buffer = _scalars[key] = from_host(np.asarray(atom.value), atom.aval).buffer
+    return DeviceArray(atom.aval, buffer, device)
 
 
 def from_host(value: np.ndarray, aval: Aval | None = None) -> DeviceArray:
     """A copy of a NumPy array on the default device, of the same dtype."""
-    if value.dtype not in dtypes.SHORT:
-        raise DtypeError(
-            f"array: dtype {value.dtype} has no array form here.{at_user_line()} Supported are "
-            f"{', '.join(dtype.name for dtype in dtypes.SHORT)}."
-        )
+    _check_dtype(value.dtype)
     device = default_device()
     aval = aval or Aval(value.shape, value.dtype)
     return DeviceArray(aval, device.from_host(np.ascontiguousarray(value)), device)
+
+
+def _check_dtype(dtype: np.dtype) -> None:
+    if dtype not in dtypes.SHORT:
+        raise DtypeError(
+            f"array: dtype {dtype} has no array form here.{at_user_line()} Supported are "
+            f"{', '.join(dtype.name for dtype in dtypes.SHORT)}."
+        )
 
 
 def convert(value: Any) -> Array:
@@ -93,6 +99,7 @@ def convert(value: Any) -> Array:
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
         return operand(value)
     host = np.asarray(value)
+    _check_dtype(host.dtype)
     return from_host(host.astype(dtypes.canonicalize_dtype(host.dtype), copy=False))
 
 

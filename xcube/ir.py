@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Aval:
     """What is known of an array while tracing: shape, dtype and whether the dtype is weak."""
 
     __slots__ = ("__weakref__", "_text", "dtype", "ndim", "shape", "size", "weak_type")
-    _interned: weakref.WeakValueDictionary[tuple[Any, ...], Aval] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Aval]] = weakref.WeakValueDictionary()
 
     shape: Shape
     dtype: np.dtype
@@ -52,6 +52,7 @@ class Aval:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the elements."""
         return self.size * self.dtype.itemsize
 
     def update(self, **changes: Any) -> Aval:
@@ -176,7 +177,8 @@ class Equation:
 
 @dataclass(frozen=True, eq=False)
 class Jaxpr:
-    """A typed SSA program over tensors. `captured` pairs variables with the values they stand for."""
+    """A typed SSA program over tensors. `captured` pairs variables with the values they stand
+    for."""
 
     inputs: tuple[Var, ...]
     equations: tuple[Equation, ...]
@@ -187,31 +189,37 @@ class Jaxpr:
 
     @property
     def in_avals(self) -> tuple[Aval, ...]:
+        """Avals of the inputs, captured values apart."""
         return tuple(var.aval for var in self.inputs)
 
     @property
     def out_avals(self) -> tuple[Aval, ...]:
+        """Avals of the results."""
         return tuple(atom.aval for atom in self.outputs)
 
     @property
     def consts(self) -> list[Any]:
+        """The captured values."""
         return [value for _, value in self.captured]
 
-    # JAX's names for the same things
     @property
     def eqns(self) -> tuple[Equation, ...]:
+        """JAX's name of `equations`."""
         return self.equations
 
     @property
     def invars(self) -> tuple[Var, ...]:
+        """JAX's name of `inputs`."""
         return self.inputs
 
     @property
     def outvars(self) -> tuple[Atom, ...]:
+        """JAX's name of `outputs`."""
         return self.outputs
 
     @property
     def effects(self) -> set[str]:
+        """Names of the side effects of its equations, inner jaxprs included."""
         found = {effect for eqn in self.equations for effect in eqn.primitive.effects}
         return found.union(*(inner.effects for eqn in self.equations for inner in subjaxprs(eqn)))
 

@@ -51,6 +51,7 @@ class Trace:
     birth: int
 
     def process(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Apply a primitive to values of this trace and of older ones."""
         raise NotImplementedError
 
 
@@ -61,6 +62,7 @@ class EvalTrace(Trace):
     evaluate: Callable[[Primitive, Sequence[Any], dict[str, Any]], Any]
 
     def process(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Evaluate now."""
         return self.evaluate(primitive, args, params)
 
 
@@ -138,15 +140,17 @@ class Tracer(Array):
         return np.asarray(value, dtype=dtype)
 
     def item(self, *args: int) -> Any:
+        """The element as a Python number; raises where it is not known."""
         return self._concrete(ConcretizationTypeError, "item() was called on", _STATIC).item(*args)
 
     def tolist(self) -> Any:
+        """The elements as nested lists; raises where they are not known."""
         return self._concrete(ConcretizationTypeError, "tolist() was called on", _STATIC).tolist()
 
 
 _BRANCH = (
-    "Use xcube.numpy.where or xcube.lax.cond, or mark the argument that decides the branch as "
-    "static (static_argnums, static_argnames)."
+    "Use xcube.numpy.where, or mark the argument that decides the branch as static "
+    "(static_argnums, static_argnames)."
 )
 _STATIC = "Mark the argument it depends on as static (static_argnums, static_argnames)."
 _NUMPY = "Use xcube.numpy in place of numpy inside traced functions."
@@ -155,11 +159,11 @@ _NUMPY = "Use xcube.numpy in place of numpy inside traced functions."
 class StagedTracer(Tracer):
     """A variable of the jaxpr that a staging trace is recording."""
 
-    __slots__ = ("source", "var")
+    __slots__ = ("_var", "source")
 
     def __init__(self, trace: StagingTrace, var: Var, source: Source | None) -> None:
         super().__init__(trace, var.aval)
-        self.var, self.source = var, source
+        self._var, self.source = var, source
 
     def __repr__(self) -> str:
         shape = ",".join(map(str, self.aval.shape))
@@ -202,7 +206,7 @@ class StagingTrace(Trace):
     def atom(self, value: Any) -> Atom:
         """The atom that stands for a value here: own variable, literal or captured constant."""
         if isinstance(value, StagedTracer) and value._trace is self:
-            return value.var
+            return value._var
         if isinstance(value, Literal):
             return value
         if isinstance(value, Array):

@@ -1,6 +1,6 @@
 """From a jaxpr to something that runs. `compile` is the pipeline, top to bottom.
 
-    jaxpr -> simplify -> schedule -> kernels (templates) -> program (memory plan) -> emit -> device
+jaxpr -> simplify -> schedule -> kernels (templates) -> program (memory plan) -> emit -> device
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def _arranged(program: Program, linked: Linked) -> Executable:
 
     def arranged(inputs: Sequence[Buffer]) -> list[Buffer]:
         results = linked(inputs)
-        return [results[ref.index] if ref.space == "output" else inputs[ref.index] for ref in outputs]
+        homes = {"output": results, "input": inputs}
+        return [homes[ref.space][ref.index] for ref in outputs]
 
     return arranged
 

@@ -38,6 +38,8 @@ COSTLY = frozenset(
     "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
     "atanh pow cbrt logistic erf erfc erf_inv lgamma digamma div rem rsqrt sqrt".split()
 )
+_SIZED = frozenset(map(np.dtype, (np.float32, np.float64, np.int32, np.int64)))
+_LEAST_SIZE = 33  # whole numbers below are taken for constants of a formula
 _BOOLEAN = frozenset("eq ne lt le gt ge is_finite isnan".split())
 _REAL_OF = {"c64": "f32", "c128": "f64"}
 _COMPLEX_OF = {"f32": "c64", "f64": "c128"}
@@ -91,6 +93,10 @@ class Expressions:
         if not index.terms:
             return self.constant(index.const, dtype)
         return self.make("number", _short(dtype), (), index)
+
+    def size(self, value: int, dtype: Any) -> Node:
+        """A whole number that the launch brings along, so that other sizes need no new kernel."""
+        return self.make("number", _short(dtype), (), Index(value))
 
     def index(self, x: Node, low: int, high: int) -> Index:
         if x.op == "const":
@@ -287,7 +293,10 @@ class EquationElements:
         return self._nodes.number(as_index(index), dtype)
 
     def read(self, operand: int, index: Sequence[Index]) -> Node:
-        return self._evaluator.read(self._eqn.inputs[operand], index)
+        atom = self._eqn.inputs[operand]
+        if isinstance(atom, Literal) and _may_be_size(atom, self._eqn):
+            return self._nodes.size(int(atom.value), atom.aval.dtype)
+        return self._evaluator.read(atom, index)
 
     def clamp(self, index: Index, low: int, high: int) -> Index:
         return clamp(as_index(index), low, high)
@@ -301,6 +310,15 @@ class EquationElements:
 
     def unravel(self, position: Index, shape: tuple[int, ...]) -> list[Index]:
         return unravel(position, shape, self._evaluator.split_allowed())
+
+
+def _may_be_size(literal: Literal, eqn: Equation) -> bool:
+    """Whether a literal may come from a shape, as the divisor of a mean does. Integers are divided
+    by constants much faster, so those stay."""
+    kind, value = literal.aval.dtype, literal.value
+    if kind not in _SIZED or not _LEAST_SIZE <= abs(value) < 1 << 24 or value != int(value):
+        return False
+    return kind.kind == "f" or eqn.primitive.name not in ("div", "rem")
 
 
 def as_index(index: Index | int) -> Index:

@@ -12,6 +12,7 @@ simplifies by ranges; where a dimension would have to be cut in two for that, `S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,6 +218,15 @@ def _multiples(index: Index, divisor: int) -> tuple[Index, Index]:
 def dim(number: int, extent: int) -> Index:
     """The index of a dimension; 0 where it has one element."""
     return Index(0) if extent == 1 else Index(0, ((Dim(number, extent), 1),))
+
+
+def fit(indices: Sequence[Index], sizes: Sequence[int], shape: Sequence[int]) -> Any:
+    """Indices along some sizes as an index of a shape that differs from them by dimensions of one
+    element only; None if it differs otherwise."""
+    if [size for size in sizes if size != 1] != [size for size in shape if size != 1]:
+        return None
+    wide = iter([index for index, size in zip(indices, sizes, strict=True) if size != 1])
+    return tuple([Index(0) if size == 1 else next(wide) for size in shape])
 
 
 def clamp(index: Index, low: int, high: int) -> Index:

@@ -18,7 +18,7 @@ from xcube.lowering.kernels.work import Work
 ALIGN = 256
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """Kernels and launches with their memory.
 
@@ -47,6 +47,8 @@ class Program:
         for output, source in self.donated.items():
             lines.append(f"     output {output} takes the memory of input {source}")
         return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def _place(ref: Ref) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 
 from xcube import dtypes
 from xcube.ir import Equation, Jaxpr, Shape, Var
-from xcube.lowering.expression import COSTLY, Evaluator, EquationElements, Expressions, Node
-from xcube.lowering.index import Dynamic, Index, dim
+from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Expressions, Node
+from xcube.lowering.index import Dynamic, Index, dim, fit
 from xcube.primitives.lowered import Element, Reduction, Template
 
 Indices = tuple[Index, ...]
@@ -80,6 +80,16 @@ class _Cluster:
         whole = self.full()
         return tuple([index for axis, index in enumerate(whole) if axis not in self.axes])
 
+    def place(self, shape: Shape, axes: tuple[int, ...] = ()) -> Indices | None:
+        """The index, into a result of some shape, of what is computed where the kernel is: in its
+        space or, for a rows program, in its rows; None if the shape is neither's. `axes`: as if
+        these were the columns."""
+        axes, full = axes or self.axes, self.full()
+        if (whole := fit(full, self.shape, shape)) is not None or not axes:
+            return whole
+        kept = [axis for axis in range(len(self.shape)) if axis not in axes]
+        return fit([full[axis] for axis in kept], [self.shape[axis] for axis in kept], shape)
+
 
 def schedule(jaxpr: Jaxpr) -> list[Group]:
     """Groups in an order in which they can run."""
@@ -131,6 +141,8 @@ class _Scheduler:
 
     def _place_element(self, eqn: Equation, wanted: bool) -> None:
         consumers = self._consumers(eqn)
+        for cluster in consumers:
+            self._foresee_rows(eqn, cluster, consumers)
         if not wanted and consumers and self._join_all(eqn, consumers):
             return
         space, out = eqn.primitive.lower.space, eqn.outputs[0].aval
@@ -172,12 +184,42 @@ class _Scheduler:
         """Whether a cluster reads the equation's results only where it is anyway."""
         if len(cluster.members) >= LIMIT:
             return False
-        full, row = cluster.full(), cluster.row()
         seen = [cluster.reads[var] for var in eqn.outputs if var in cluster.reads]
+        place = cluster.place(eqn.outputs[0].aval.shape)
+        return place is not None and all(reads == {place} for reads in seen)
+
+    def _foresee_rows(
+        self, eqn: Equation, cluster: _Cluster, consumers: Iterable[_Cluster]
+    ) -> None:
+        """Make a map a rows program before its reduction comes, where an equation lies between the
+        two: the mean of a row, say."""
         shape = eqn.outputs[0].aval.shape
-        if shape == cluster.shape and all(reads == {full} for reads in seen):
-            return True
-        return bool(cluster.axes) and len(row) == len(shape) and all(r == {row} for r in seen)
+        if cluster.family != "map" or cluster.place(shape) is not None:
+            return
+        if (axes := self._columns_behind(eqn, cluster.shape)) is None:
+            return
+        place = cluster.place(shape, axes)
+        seen = [cluster.reads[var] for var in eqn.outputs if var in cluster.reads]
+        fits = place is not None and all(reads == {place} for reads in seen)
+        if fits and self._may_own(eqn, cluster, consumers):
+            self._become_rows(cluster, cluster.shape, axes)
+
+    def _columns_behind(self, eqn: Equation, space: Shape) -> tuple[int, ...] | None:
+        """The axes of a reduction of a space from which an equation computes with its results
+        alone."""
+        size, todo, seen = eqn.outputs[0].aval.size, [eqn], set()
+        while todo and len(seen) < LIMIT:
+            current = todo.pop()
+            if isinstance(current.primitive.lower, Reduction):
+                axes = current.params["axes"]
+                if current.inputs[0].aval.shape == space and _many_rows(space, axes):
+                    return axes
+                continue
+            behind = [self.producer[a] for a in current.inputs if a in self.producer]
+            fresh = [p for p in behind if id(p) not in seen and p.outputs[0].aval.size == size]
+            seen.update(id(p) for p in fresh)
+            todo += fresh
+        return None
 
     def _may_own(self, eqn: Equation, cluster: _Cluster, consumers: Iterable[_Cluster]) -> bool:
         """Whether the other consumers can run after a cluster that writes the results."""
@@ -213,10 +255,10 @@ class _Scheduler:
         if cluster.shape == space and cluster.axes in ((), axes):
             row = tuple([i for axis, i in enumerate(cluster.full()) if axis not in axes])
             return all(read == {row} for read in reads)
-        rows = tuple([size for axis, size in enumerate(space) if axis not in axes])
-        if cluster.axes or cluster.shape != rows:
+        if cluster.axes:
             return False
-        return all(read == {cluster.full()} for read in reads)
+        place = cluster.place(tuple([s for axis, s in enumerate(space) if axis not in axes]))
+        return place is not None and all(read == {place} for read in reads)
 
     def _become_rows(self, cluster: _Cluster, space: Shape, axes: tuple[int, ...]) -> None:
         """Turn a map into a rows program: over the same space, or over its rows."""
@@ -273,7 +315,7 @@ class _Scheduler:
             if cluster in self.readers.get(var, ()):
                 self.readers[var].remove(cluster)
         indices = indices or {cluster.full()}
-        if indices == {cluster.full()} or indices == {cluster.row()}:
+        if indices == {cluster.place(eqn.outputs[0].aval.shape)}:
             cluster.here.add(id(eqn))
         for index in indices:
             self._probe(cluster, eqn, index)
@@ -323,7 +365,8 @@ class _Scheduler:
         written = {id(self.producer[var]) for var in cluster.outputs}
         for eqn in members:
             read = any(var in cluster.reads for var in eqn.outputs)
-            at = cluster.row() if id(eqn) in written or not read else None
+            at = cluster.place(eqn.outputs[0].aval.shape)
+            at = at if id(eqn) in written or not read else None
             self._adopt(cluster, eqn, at)
         assert not own & set(cluster.reads), "an equation was probed before its reader"
 

@@ -42,7 +42,9 @@ class FlatCall:
         return self.fun(*args, **kwargs)
 
 
-def flatten_call(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FlatCall:
+def flatten_call(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FlatCall:
     """Flatten the arguments of a call."""
     leaves, treedef = tree.flatten((args, kwargs))
     return FlatCall(fun, leaves, treedef)
@@ -79,7 +81,7 @@ to_array = _ToArray()
 
 
 def is_array_like(value: Any) -> bool:
-    """Whether a value can become an array: a number, a NumPy array or scalar, or one that says so."""
+    """Whether a value can become an array: a number, a NumPy value, or one that says so."""
     if isinstance(value, bool | int | float | complex | np.generic):
         return True
     if isinstance(value, np.ndarray):

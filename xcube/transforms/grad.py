@@ -11,6 +11,7 @@ from xcube import dtypes, tree
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Jaxpr, Linear, at_user_line
+from xcube.primitives.convert import convert_element_type
 from xcube.primitives.shape import full, zeros_of
 from xcube.trace import aval_of, evaluate
 from xcube.transforms.arguments import FlatCall, as_leaf, as_result, flatten_call, leaf_arrays
@@ -40,10 +41,6 @@ def _pair(name: str, result: Any) -> tuple[Any, Any]:
             f"{type(result).__name__}.{at_user_line()}"
         )
     return result[0], result[1]
-
-
-def _primals_of_aux(trace_value: Any, known: Callable[[Any], Any]) -> Any:
-    return tree.map(lambda leaf: known(leaf) if isinstance(leaf, Array) else leaf, trace_value)
 
 
 def jvp(
@@ -212,7 +209,7 @@ def _pull_back(
 
 def _cotangent(ct: Any, x: Array) -> Any:
     if ct is not None:
-        return ct
+        return convert_element_type(ct, ct.dtype, x.weak_type)
     aval = tangent_aval(x.aval)
     return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros_of(aval)
 
@@ -355,8 +352,8 @@ def _check_output(name: str, outs: list[Any], out_tree: Any, holomorphic: bool) 
     out = outs[0]
     if out.shape != ():
         raise ShapeError(
-            f"grad: {name} must return a scalar; got {out.aval}.{at_user_line()} Sum it, or use "
-            f"jacrev or jacfwd for all derivatives."
+            f"grad: {name} must return a scalar; got {out.aval}.{at_user_line()} Sum it, or "
+            f"take all derivatives with vjp or jvp under vmap."
         )
     if dtypes.is_complex(out.dtype) != holomorphic or not dtypes.is_inexact(out.dtype):
         hint = "set holomorphic=True for complex functions" if not holomorphic else "drop holomorphic"

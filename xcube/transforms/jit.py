@@ -75,12 +75,14 @@ jit_p = Primitive(
 @dataclass(slots=True, eq=False)
 class Entry:
     """One signature of a jitted function: its closed jaxpr, the constants that it captured, the
-    structure of its result, and, once it was called, its executable."""
+    structure of its result, and, once it was called, its executable. It is open if it captured
+    tracers: then it can only be bound, and is of no use to later calls."""
 
     jaxpr: Jaxpr
     constants: list[Any]
     out_tree: Any
     donated: tuple[bool, ...]
+    is_open: bool
     device: Any = None
     executable: Executable | None = None
     constant_buffers: list[Any] | None = None
@@ -102,17 +104,20 @@ class Jitted:
         self._name = getattr(fun, "__name__", type(fun).__name__)
         self._static_argnums, self._static_argnames = static_argnums, static_argnames
         self._donate_argnums, self._donate_argnames = donate_argnums, donate_argnames
-        self._cache = _cache_of(fun, (static_argnums, static_argnames, donate_argnums, donate_argnames))
+        options = (static_argnums, static_argnames, donate_argnums, donate_argnames)
+        self._cache = _cache_of(fun, options)
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if config.current.disable_jit:
             return self._fun(*args, **kwargs)
         leaves, entry = self._entry(args, kwargs)
+        if entry.is_open or current_trace() is not EVAL:
+            return self._bind(entry, leaves)
         for leaf in leaves:
             if type(leaf) is not DeviceArray:
                 return self._bind(entry, leaves)
-        return self._run(entry, leaves) if current_trace() is EVAL else self._bind(entry, leaves)
+        return self._run(entry, leaves)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -125,7 +130,8 @@ class Jitted:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running."""
         _, entry = self._entry(args, kwargs, abstract_only=True)
-        return tree.unflatten(entry.out_tree, [ShapeDtypeStruct.of(a) for a in entry.jaxpr.out_avals])
+        shapes = [ShapeDtypeStruct.of(aval) for aval in entry.jaxpr.out_avals]
+        return tree.unflatten(entry.out_tree, shapes)
 
     def jaxpr(self, *args: Any, **kwargs: Any) -> Jaxpr:
         """The jaxpr of this signature, captured constants as leading inputs."""
@@ -143,7 +149,7 @@ class Jitted:
     def _entry(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], abstract_only: bool = False
     ) -> tuple[list[Any], Entry]:
-        static_key, fun = None, self._fun
+        static_key, fun, given = None, self._fun, (args, kwargs)
         if self._static_argnums or self._static_argnames:
             args, kwargs, static_key, fun = self._split_static(args, kwargs)
         leaves, treedef = tree.flatten((args, kwargs))
@@ -157,33 +163,37 @@ class Jitted:
             avals = tuple([leaf.aval for leaf in leaves])
         key = (treedef, avals, static_key, config.current.enable_x64)
         if (entry := self._cache.get(key)) is None:
-            entry = self._trace(key, FlatCall(fun, leaves, treedef), avals)
+            entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
         return leaves, entry
 
     def _leaf(self, leaf: Any, number: int, args: Any, kwargs: Any) -> Array:
         call = FlatCall(self._fun, *tree.flatten((args, kwargs)))
         return as_leaf("jit", self._name, leaf, lambda: call.describe(number))
 
-    def _trace(self, key: Any, call: FlatCall, avals: tuple[Aval, ...]) -> Entry:
+    def _trace(
+        self, key: Any, call: FlatCall, avals: tuple[Aval, ...], donated: tuple[bool, ...]
+    ) -> Entry:
         jaxpr, out_tree = stage_flat(call, avals)
         constants = jaxpr.consts
-        donated = self._donated(call)
-        entry = Entry(jaxpr.closed(), constants, out_tree, (False,) * len(constants) + donated)
-        if not any(isinstance(value, Tracer) for value in constants):
-            entry = self._cache.setdefault(key, entry)
-        return entry
+        is_open = any(isinstance(value, Tracer) for value in constants)
+        flags = (False,) * len(constants) + donated
+        entry = Entry(jaxpr.closed(), constants, out_tree, flags, is_open)
+        return entry if is_open else self._cache.setdefault(key, entry)
 
-    def _donated(self, call: FlatCall) -> tuple[bool, ...]:
-        if not self._donate_argnums and not self._donate_argnames:
-            return (False,) * len(call.leaves)
-        args, kwargs = tree.unflatten(call.treedef, call.leaves)
-        numbers = {n % len(args) for n in self._donate_argnums if -len(args) <= n < len(args)}
-        flags = [n in numbers for n, arg in enumerate(args) for _ in tree.leaves(arg)]
-        flags += [name in self._donate_argnames for name in sorted(kwargs) for _ in tree.leaves(kwargs[name])]
-        return tuple(flags)
+    def _donated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
+        """Of each leaf of the arguments that are not static, whether it is donated."""
+        static = _positions(self._static_argnums, len(args))
+        donated = _positions(self._donate_argnums, len(args))
+        parts = [(arg, n in donated) for n, arg in enumerate(args) if n not in static]
+        parts += [
+            (kwargs[name], name in self._donate_argnames)
+            for name in sorted(kwargs)
+            if name not in self._static_argnames
+        ]
+        return tuple([flag for value, flag in parts for _ in tree.leaves(value)])
 
     def _split_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        numbers = {n % len(args) for n in self._static_argnums if -len(args) <= n < len(args)}
+        numbers = _positions(self._static_argnums, len(args))
         static = {n: args[n] for n in sorted(numbers)}
         named = {k: kwargs[k] for k in sorted(kwargs) if k in self._static_argnames}
         for where, value in (*static.items(), *named.items()):
@@ -234,16 +244,21 @@ class Jitted:
         for number, leaf in enumerate(leaves):
             if not entry.donated[first + number]:
                 continue
-            buffer = leaf._buffer
-            leaf._buffer = None
-            if buffer is None:
+            if leaf._buffer is None:
                 raise ValueError(
                     f"{self._name}: one array was passed in two donated arguments.{at_user_line()}"
                 )
-            # held here: `buffer`, the list, the argument of getrefcount
-            if sys.getrefcount(buffer) > 3:
-                buffers[first + number] = entry.device.from_host(_bytes(buffer))
+            leaf._buffer = None
+            if _holders(buffers, first + number) > _ALONE:
+                buffers[first + number] = entry.device.from_host(_bytes(buffers[first + number]))
         return buffers
+
+
+def _holders(values: list[Any], position: int) -> int:
+    return sys.getrefcount(values[position])
+
+
+_ALONE = _holders([object()], 0)  # of a value that only its list holds
 
 
 def _bytes(buffer: Any) -> np.ndarray:
@@ -305,13 +320,14 @@ class ShapeDtypeStruct:
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak})"
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ShapeDtypeStruct)
-            and (self.shape, self.dtype, self.weak_type) == (other.shape, other.dtype, other.weak_type)
-        )
+        return isinstance(other, ShapeDtypeStruct) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self.shape, self.dtype, self.weak_type))
+        return hash(self._key)
+
+    @property
+    def _key(self) -> Any:
+        return self.shape, self.dtype, self.weak_type
 
 
 def jit(
@@ -343,18 +359,24 @@ def jit(
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
         )
-    numbers, names = _both_static(fun, _tuple(static_argnums), _tuple(static_argnames))
-    return Jitted(fun, numbers, names, _tuple(donate_argnums), _tuple(donate_argnames))
+    static = _by_both(fun, _tuple(static_argnums), _tuple(static_argnames))
+    donated = _by_both(fun, _tuple(donate_argnums), _tuple(donate_argnames))
+    return Jitted(fun, *static, *donated)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, int | str) else tuple(value)
 
 
-def _both_static(
+def _positions(numbers: Sequence[int], count: int) -> set[int]:
+    """Positions among so many arguments; negative ones count from the end."""
+    return {number % count for number in numbers if -count <= number < count}
+
+
+def _by_both(
     fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """A static argument may be passed by position or by name, however it was declared."""
+    """Arguments by position and by name: they may be passed either way, however declared."""
     if not numbers and not names:
         return numbers, names
     try:

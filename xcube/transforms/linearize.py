@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xcube import dtypes
-from xcube.array import Array
-from xcube.errors import TraceError
+from xcube.errors import TraceError, UnexpectedTracerError
 from xcube.ir import Aval, Jaxpr, Primitive, at_user_line
 from xcube.primitives.shape import zeros_of
 from xcube.trace import (
@@ -56,7 +55,7 @@ class TangentTrace(Trace):
 
     def process(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if not self.open:
-            raise _leak()
+            raise _leak(self, args)
         pairs = [self.split(arg) for arg in args]
         primals = [primal for primal, _ in pairs]
         tangents = [tangent for _, tangent in pairs]
@@ -89,7 +88,7 @@ def apply_jvp(
     if primitive.jvp == "linear":
         whole = [instantiate(t, x) for t, x in zip(tangents, primals, strict=True)]
         return bind(primitive, *primals, **params), bind(primitive, *whole, **params)
-    if primitive.jvp is None:
+    if primitive.jvp is None or isinstance(primitive.jvp, str):
         raise TraceError(f"{primitive.name} has no derivative.{at_user_line()}")
     return primitive.jvp(primals, tangents, **params)
 
@@ -105,11 +104,11 @@ def tangent_aval(aval: Aval) -> Aval:
     return aval if dtype == aval.dtype else Aval(aval.shape, dtype)
 
 
-def _leak() -> Exception:
-    from xcube.errors import UnexpectedTracerError
-
+def _leak(trace: TangentTrace, args: Sequence[Any]) -> Exception:
+    owned = (arg for arg in args if isinstance(arg, TangentTracer) and arg._trace is trace)
+    what = ", ".join(str(arg.aval) for arg in owned)
     return UnexpectedTracerError(
-        f"a value under differentiation outlived the function that was differentiated."
+        f"a value under differentiation, {what}, outlived the function that was differentiated."
         f"{at_user_line()} Return it (has_aux=True) instead of storing it outside."
     )
 
@@ -171,8 +170,3 @@ def _linearize_jaxpr(jaxpr: Jaxpr, nonzero: tuple[bool, ...]) -> Any:
 
     known_jaxpr = stage(known, jaxpr.in_avals, jaxpr.name)
     return known_jaxpr, found["linear"], found["nonzero"], found["forwarded"]
-
-
-def is_array(value: Any) -> bool:
-    """Whether a leaf is an array value of this library."""
-    return isinstance(value, Array)

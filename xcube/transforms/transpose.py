@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from xcube.errors import TraceError
-from xcube.ir import Atom, Equation, Jaxpr, Linear, Literal, Var, at_user_line
+from xcube.ir import Atom, Equation, Jaxpr, Linear, Literal, Var
 from xcube.primitives.kinds import add
-from xcube.trace import bind_equation, stage
+from xcube.trace import aval_of, bind_equation, stage
 
 
 def backward(jaxpr: Jaxpr, args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -60,6 +60,7 @@ def _read(env: dict[Var, Any], atom: Atom) -> Any:
 def _accumulate(sums: dict[Var, Any], env: dict[Var, Any], atom: Atom, ct: Any) -> None:
     if ct is None or isinstance(atom, Literal) or not isinstance(env[atom], Linear):
         return
+    assert aval_of(ct).shape == atom.aval.shape, f"{aval_of(ct)} is no cotangent of {atom.aval}"
     sums[atom] = ct if atom not in sums else add(sums[atom], ct)
 
 
@@ -91,8 +92,3 @@ def _transpose_jaxpr(jaxpr: Jaxpr, linear: tuple[bool, ...], nonzero: tuple[bool
         return [ct for ct in linear_results if ct is not None]
 
     return stage(transposed, [*known_avals, *ct_avals], jaxpr.name), found["nonzero"]
-
-
-def linear_error(name: str) -> TraceError:
-    """The error of transposing something that is not linear."""
-    return TraceError(f"{name}: the function is not linear in its argument.{at_user_line()}")

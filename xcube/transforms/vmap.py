@@ -3,13 +3,14 @@ batch axis in front; `vmap` moves axes at the door."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from xcube import tree
 from xcube.errors import ShapeError, TraceError
 from xcube.ir import Aval, Equation, Jaxpr, at_user_line
-from xcube.primitives.shape import batch_front, transpose
+from xcube.primitives.shape import batch_front, full, transpose
 from xcube.trace import aval_of, bind, interpret, stage
 from xcube.transforms.arguments import flatten_call, leaf_arrays, stage_flat
 
@@ -69,8 +70,6 @@ def _batch_jaxpr(jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force: bool
 
 def to_batch(value: Any, size: int) -> Any:
     """A value repeated along a new leading axis, program scalars included."""
-    from xcube.primitives.shape import full
-
     return batch_front(value, size) if aval_of(value).shape else full((size,), value)
 
 
@@ -132,8 +131,6 @@ def vmap(
 
 def named_like(wrapper: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
     """The wrapper with the name and documentation of what it wraps."""
-    import functools
-
     return functools.wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
 
 

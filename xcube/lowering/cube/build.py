@@ -216,9 +216,13 @@ class Builder:
 
     def op(self, name: str, *operands: Operand) -> Value:
         """A core operation; Python numbers take the dtype, scalars the lanes of the others."""
-        model = next(value for value in operands if isinstance(value, Value))
-        if name == "select":
-            model = next((v for v in operands[1:] if isinstance(v, Value)), model)
+        typed = operands[1:] if name == "select" else operands
+        model = next((value for value in typed if isinstance(value, Value)), None)
+        if model is None:
+            raise TypeError(
+                f"{name}: at least one operand must have a dtype; got the Python numbers "
+                f"{', '.join(map(repr, typed))}. Make one with build.constant."
+            )
         values = [v if isinstance(v, Value) else self.lift(v, model) for v in operands]
         if name == "select" and not isinstance(operands[0], Value):
             values[0] = self.constant(operands[0], "bool")
@@ -331,12 +335,11 @@ class Builder:
 
     def range(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
         """`for i in build.range(start, stop, step):` builds one loop; its body is expanded once."""
-        bounds = [self._index(bound) for bound in (start, stop, step)]
+        first, last, by = [self._index(bound).atom for bound in (start, stop, step)]
         index = self._name(Type("index"))
         self._open()
         yield Value(index, self)
-        body = self._close()
-        self._emit(ir.For(index, *(bound.atom for bound in bounds), body))
+        self._emit(ir.For(index, first, last, by, self._close()))
 
     @contextlib.contextmanager
     def when(self, condition: Value) -> Iterator[None]:
@@ -412,7 +415,7 @@ class Builder:
         self, op: str, args: tuple[Atom, ...], type: Type, attrs: tuple[int, ...] = ()
     ) -> Value:
         key: object = (op, args, type, attrs)
-        if any([atom.__class__ is Const and atom.value == 0 for atom in args]):
+        if any([isinstance(atom, Const) and atom.value == 0 for atom in args]):
             zeros = tuple([_is_negative_zero(atom) for atom in args])  # equal, but they differ
             key = (key, zeros)
         if (old := self._lookup(key)) is not None:

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import importlib
 
+from xcube import config
+from xcube.errors import DeviceError
 from xcube.lowering.device.base import Device
+
+KINDS = ("cpu",)
+
+
+def device(name: str) -> Device:
+    """The device of a name, e.g. "cpu". Raises DeviceError for a name that is not there.
+
+    >>> device("cpu").kind
+    'cpu'
+    """
+    kind = name.partition(":")[0]
+    if kind not in KINDS or name not in (kind, f"{kind}:0"):
+        raise DeviceError(f"device: there is no {name!r}; the devices are {', '.join(KINDS)}.")
+    # a backend's compiler is loaded with its first array, not before
+    return importlib.import_module(f"xcube.lowering.device.{kind}").device()
 
 
 def default_device() -> Device:
-    """The device that new arrays go to. Its compiler is loaded with the first array, not before."""
-    return importlib.import_module("xcube.lowering.device.cpu").device()
+    """The device that new arrays go to: the setting `device` (XCUBE_DEVICE), else the CPU."""
+    return device(config.current.device or "cpu")

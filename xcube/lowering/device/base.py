@@ -133,6 +133,9 @@ class Device(abc.ABC):
     name: str
     kind: str
 
+    def __repr__(self) -> str:
+        return f"Device({self.name!r}, {self.facts().model!r})"
+
     @abc.abstractmethod
     def facts(self) -> Facts:
         """What the device is."""
@@ -181,6 +184,10 @@ class Device(abc.ABC):
         one run is so short that other Python threads need not run meanwhile.
         Raises LoweringError if a launch refers to what is not there.
         """
+
+    @abc.abstractmethod
+    def assembly(self, name: str, text: str) -> str:
+        """The machine code of a kernel's text, for people to read."""
 
     @abc.abstractmethod
     def synchronize(self) -> None:

@@ -275,11 +275,10 @@ class Emitter:
 
     def _symbol(self, symbol: Any) -> Value:
         if isinstance(symbol, Dynamic):
-            value = self.value(symbol.node)
+            value: Value = self.value(symbol.node)  # an integer, never complex
             if symbol.node.dtype in ("u64", "u32"):  # beyond every extent once the sign is lost
-                value = cube_math.apply(
-                    self.build, "min", value, self.build.constant(2**31 - 1, symbol.node.dtype)
-                )
+                most = self.build.constant(2**31 - 1, symbol.node.dtype)
+                value = self.build.op("min", value, most)
             return self._limited(value.cast("index"), symbol, symbol.low, symbol.high)
         inner = self.index(symbol.index)
         if isinstance(symbol, Clamped):
