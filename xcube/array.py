@@ -185,9 +185,9 @@ class DeviceArray(Array):
         weak = ", weak_type=True" if self._aval.weak_type else ""
         ending = f"dtype={self._aval.dtype.name}{weak})"
         body, width = self._body("Array(", ","), np.get_printoptions()["linewidth"]
-        last_line = len(body) - (body.rfind("\n") + 1)
-        fits = last_line + len(ending) + 3 <= width
-        return f"Array({body},{' ' if fits else chr(10) + ' ' * len('Array(')}{ending}"
+        last_line = len(body) - body.rfind("\n") + 1
+        gap = " " if last_line + len(ending) + 1 <= width else " " * len("Array(")
+        return f"Array({body},{gap}{ending}"
 
     def _body(self, prefix: str, suffix: str) -> str:
         if self._aval.size == 0:

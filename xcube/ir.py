@@ -12,6 +12,7 @@ jaxprs have identity. `text` prints in JAX's look, `check` types every equation 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +88,7 @@ class Source(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def user_source() -> Source | None:

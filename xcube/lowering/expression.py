@@ -316,7 +316,9 @@ def _may_be_size(literal: Literal, eqn: Equation) -> bool:
     """Whether a literal may come from a shape, as the divisor of a mean does. Integers are divided
     by constants much faster, so those stay."""
     kind, value = literal.aval.dtype, literal.value
-    if kind not in _SIZED or not _LEAST_SIZE <= abs(value) < 1 << 24 or value != int(value):
+    if kind not in _SIZED or not _LEAST_SIZE <= abs(float(value)) < 1 << 24:
+        return False
+    if value != int(value):
         return False
     return kind.kind == "f" or eqn.primitive.name not in ("div", "rem")
 

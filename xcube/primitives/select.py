@@ -131,7 +131,10 @@ def select_n(which: Any, *cases: Any) -> Any:
     >>> select_n(np.True_, np.float32(1), np.float32(2)).dtype
     dtype('float32')
     """
-    return bind(select_n_p, which, *_alike(cases))
+    cases, shape = tuple(_alike(cases)), aval_of(which).shape
+    if shape and not any(aval_of(case).shape for case in cases):
+        cases = tuple(full(shape, case) if isinstance(case, Array) else case for case in cases)
+    return bind(select_n_p, which, *cases)
 
 
 def _alike(operands: Sequence[Any]) -> list[Any]:

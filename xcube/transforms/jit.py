@@ -241,13 +241,14 @@ class Jitted:
         """Take the donated buffers from their arrays. A buffer that somebody else holds (another
         array, a NumPy view) is copied, so that nobody sees it change."""
         first = len(entry.constants)
+        given = [leaf for leaf, flag in zip(leaves, entry.donated[first:], strict=True) if flag]
+        if len({id(leaf) for leaf in given}) < len(given):
+            raise ValueError(
+                f"{self._name}: one array was passed in two donated arguments.{at_user_line()}"
+            )
         for number, leaf in enumerate(leaves):
             if not entry.donated[first + number]:
                 continue
-            if leaf._buffer is None:
-                raise ValueError(
-                    f"{self._name}: one array was passed in two donated arguments.{at_user_line()}"
-                )
             leaf._buffer = None
             if _holders(buffers, first + number) > _ALONE:
                 buffers[first + number] = entry.device.from_host(_bytes(buffers[first + number]))
