@@ -17,7 +17,7 @@ from typing import Any
 from xcube.ir import Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
-from xcube.lowering.cube.ir import BITS
+from xcube.lowering.cube.ir import BITS, Buffer
 from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims
 from xcube.lowering.index import Dim, Index
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
@@ -30,7 +30,7 @@ SMALL_ROW = 1 << 11  # elements below which a cube takes several rows
 CHUNK = 1 << 13  # elements along the lanes that one cube walks
 STREAM_BYTES = 1 << 24  # results this large are written past the caches
 LIGHT = 24  # operations per element up to which lines are made long, to overlap latencies
-SCRATCH_BYTES = 1 << 17  # per row, for values that a later phase needs again
+SCRATCH = (1 << 12, 1 << 14)  # elements of a row kept for a later phase: one of these sizes
 TASK = 20_000  # operations worth handing to a thread
 
 
@@ -73,6 +73,8 @@ def select(space: Space, vector_bytes: int) -> Blueprint:
     lanes = max(1, vector_bytes * factor // narrow)
     if space.folds and lane.kind == "row" and factor == 4:  # whole stretches of memory at a time
         lanes = max(1, vector_bytes * 8 // narrow)
+    elif space.folds and factor == 1:  # two chains of accumulation at a time
+        lanes = max(1, vector_bytes * 2 // narrow)
     flat = _is_flat(space, lane)
     while not flat and lanes > 4 and lanes // 2 >= lane.extent:
         lanes //= 2
@@ -154,13 +156,17 @@ class _Template:
         self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
         self.phases = max([0, *(fold.depth for fold in space.folds)])
         self.cost = 1 + sum(_cost(node) for node in walk(_roots(space)))
-        self.scratch: dict[Node, Any] = {}
+        self.late = self._late_results()
+        self.scratch: dict[Node, Buffer] = {}
+        self.kept: dict[Node, None] = {}
 
     def build(self) -> Work:
         shared = "inout" if self.sources else "out"
         for result in self.space.results:  # results are the first buffers
             self.arguments.buffer(result.var, shared)
         lane = self.blueprint.lane
+        if lane is not None and lane.kind == "column":
+            self._allocate_scratch(lane)
         if lane is None:
             cubes = self._single()
         elif self.blueprint.flat:
@@ -289,14 +295,12 @@ class _Template:
             self._fold_nothing()
             self._write(self.space.results)
             return
-        mask = _mask(columns)
-        late = [r for r in self.space.results if r.node.dims & mask or _stored_along(r, mask)]
         for phase in range(1, self.phases + 1):
             folds = [fold for fold in self.space.folds if fold.depth == phase]
             self._phase(folds, lane)
-        self._write([r for r in self.space.results if r not in late])
-        if late:
-            self._last_phase(late, lane)
+        self._write([result for result in self.space.results if result not in self.late])
+        if self.late:
+            self._last_phase(self.late, lane)
 
     def _fold_nothing(self) -> None:
         """Reductions over columns of one element each."""
@@ -314,8 +318,10 @@ class _Template:
         ]
 
         def body() -> None:
+            self._recall(lane)
             for fold, state in zip(folds, states, strict=True):
                 self._accumulate(fold, state, lane)
+            self._keep(roots, lane)
 
         self._column_loops(lane, body)
         for fold, state in zip(folds, states, strict=True):
@@ -324,9 +330,50 @@ class _Template:
                 parts = self._across_lanes(fold, parts)
             self.emit.folds[fold] = parts
 
+    def _late_results(self) -> list[Result]:
+        """Results that are written in a loop over the columns, after all reductions."""
+        mask = _mask(self.space.columns)
+        results = self.space.results
+        return [r for r in results if r.node.dims & mask or _stored_along(r, mask)]
+
+    def _allocate_scratch(self, lane: Axis) -> None:
+        """Arrays for costly values of a row that are needed in more than one of its loops."""
+        size = next((size for size in SCRATCH if lane.extent <= size), None)
+        if size is None or len(self.space.columns) != 1:
+            return
+        for phase in range(1, self.phases + 1):
+            here = [n for f in self.space.folds if f.depth == phase for n in f.lifted]
+            later = [n for f in self.space.folds if f.depth > phase for n in f.lifted]
+            later += [result.node for result in self.late]
+            again = {id(node) for node in walk(later)}
+            for node in walk(here):
+                costly = node.op in COSTLY and node.dims & lane.mask and node.dtype not in PARTS
+                if costly and id(node) in again and node not in self.scratch:
+                    self.scratch[node] = self.b.shared(node.dtype, size)
+
+    def _keep(self, roots: Sequence[Node], lane: Axis) -> None:
+        """Write costly values of this loop for the loops behind it."""
+        for node in walk(roots):
+            if node in self.scratch and node not in self.kept:
+                at = self.emit.at[id(lane)]
+                self.b.store(self.scratch[node], at, self.emit.value(node))
+                self.kept[node] = None
+
+    def _recall(self, lane: Axis) -> None:
+        """Read costly values that a loop before has written."""
+        for node in self.kept:
+            at = self.emit.at[id(lane)]
+            line = self.b.load(self.scratch[node], at, lanes=self.blueprint.lanes)
+            self.emit.known(node, line)
+
     def _last_phase(self, results: Sequence[Result], lane: Axis) -> None:
         self.emit.hoist([result.node for result in results], _mask(self.space.columns))
-        self._column_loops(lane, lambda: self._write(results))
+
+        def body() -> None:
+            self._recall(lane)
+            self._write(results)
+
+        self._column_loops(lane, body)
 
     def _column_loops(self, lane: Axis, body: Any) -> None:
         """The nest of loops over the columns; along the lanes it steps by whole lines."""
