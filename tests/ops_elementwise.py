@@ -642,6 +642,13 @@ PRECISION_ROWS = [
 ]
 
 IDENTITY_ROWS = [
+    Row(
+        "optimization_barrier",
+        lambda x: convert.optimization_barrier(x)[0],
+        floats(1, -2, 2),
+        wide,
+        differentiable=(0,),
+    ),
     Row("copy", convert.copy, floats(1, -2, 2), wide, differentiable=(0,)),
     Row("stop_gradient", convert.stop_gradient, floats(1, -2, 2), wide),
 ]

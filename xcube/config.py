@@ -64,8 +64,9 @@ def update(name: str, value: Any) -> None:
 def using(**changes: Any) -> Iterator[None]:
     """Settings in force inside a `with` block.
 
-    >>> with using(numpy_dtype_promotion="strict"):
-    ...     current.numpy_dtype_promotion
+    >>> from xcube import config
+    >>> with config.using(numpy_dtype_promotion="strict"):
+    ...     config.current.numpy_dtype_promotion
     'strict'
     """
     before = {name: getattr(current, name) for name in changes}

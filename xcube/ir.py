@@ -103,7 +103,7 @@ def user_source() -> Source | None:
 
 
 def at_user_line() -> str:
-    """" At file.py:12." for the end of an error message; empty where no user line is known."""
+    """The end of an error message, " At file.py:12."; empty where no user line is known."""
     source = user_source()
     return f" At {source}." if source else ""
 

@@ -21,11 +21,10 @@ from xcube.primitives.lowered import Element
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """op is "const" (attr: value), "load" (attr: (var, Index, guards)), "number" (attr: Index), "inside"
-    (attr: (Index, low, high)), "fold" (attr: (fold, part): a part of a reduction's state), "tile"
-    (attr: (var, dims): the element of a template's own result),
-    "cast", "bitcast", or the name of a scalar function. `dims`: numbers of the dimensions it
-    varies along, as a bit mask."""
+    """op is "const" (attr: value), "load" (attr: (var, Index, guards)), "number" (attr: Index),
+    "inside" (attr: (Index, low, high)), "fold" (attr: (fold, part): a part of a reduction's state),
+    "tile" (attr: (var, dims): the element of a template's own result), "cast", "bitcast", or the
+    name of a scalar function. `dims`: numbers of the dimensions it varies along, as a bit mask."""
 
     op: str
     dtype: str

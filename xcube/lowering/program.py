@@ -22,8 +22,8 @@ ALIGN = 256
 class Program:
     """Kernels and launches with their memory.
 
-    `keys`: the texts that identify the kernels. `outputs`: for each result of the jaxpr, which output buffer or which input it is. `donated`:
-    output buffer -> input whose memory it takes.
+    `keys`: the texts that identify the kernels. `outputs`: for each result of the jaxpr, which
+    output buffer or which input it is. `donated`: output buffer -> input whose memory it takes.
     """
 
     jaxpr: Jaxpr
@@ -55,9 +55,7 @@ def _place(ref: Ref) -> str:
     return f"arena+{ref.offset}" if ref.space == "arena" else f"{ref.space}{ref.index}"
 
 
-def donations(
-    jaxpr: Jaxpr, works: Sequence[Work], donated: Sequence[bool]
-) -> dict[Var, Var]:
+def donations(jaxpr: Jaxpr, works: Sequence[Work], donated: Sequence[bool]) -> dict[Var, Var]:
     """Result variables that can take over a donated input's memory: the input is read for the last
     time before the result is written, or exactly where it is."""
     written = {var: n for n, work in enumerate(works) for var in _written(work)}

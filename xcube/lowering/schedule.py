@@ -35,10 +35,11 @@ WASTE = 1.6  # how often an element may be computed anew for want of a common in
 class Group:
     """Equations that become one launch of a template.
 
-    `members`: its own equations, results first. `outputs`: the variables it writes. `producers`: its equations, and the views that it reads
-    through, by output variable. `root`: the equation of a template family, or None. `shape`: the
-    iteration space; `axes`: the columns (rows programs). `order`: variables that are computed at
-    the index of the space itself, operands before results.
+    `members`: its own equations, results first. `outputs`: the variables it writes. `producers`:
+    its equations, and the views that it reads through, by output variable. `root`: the equation
+    of a template family, or None. `shape`: the iteration space; `axes`: the columns (rows
+    programs). `order`: variables that are computed at the index of the space itself, operands
+    before results.
     """
 
     family: str
@@ -279,7 +280,11 @@ class _Scheduler:
         if family in EPILOGUES:
             for cluster in consumers:
                 fits = cluster.family == "map" and cluster.root is None and cluster.shape == shape
-                if fits and self._identical(eqn, cluster) and self._may_own(eqn, cluster, consumers):
+                if (
+                    fits
+                    and self._identical(eqn, cluster)
+                    and self._may_own(eqn, cluster, consumers)
+                ):
                     cluster.family, cluster.root = family, eqn
                     self._adopt(cluster, eqn)
                     self._write(cluster, eqn, wanted or len(consumers) > 1)
@@ -477,9 +482,7 @@ def _repeatable(eqn: Equation) -> bool:
     if eqn.primitive.name in COSTLY or len(eqn.outputs) > 1:
         return False
     tensors = [atom for atom in eqn.inputs if isinstance(atom, Var) and atom.aval.ndim]
-    return len(tensors) <= 1 and all(
-        t.aval.nbytes <= eqn.outputs[0].aval.nbytes for t in tensors
-    )
+    return len(tensors) <= 1 and all(t.aval.nbytes <= eqn.outputs[0].aval.nbytes for t in tensors)
 
 
 def _data_dependent(indices: Indices) -> bool:

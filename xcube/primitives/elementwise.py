@@ -23,8 +23,8 @@ from xcube.primitives.kinds import (
     elementwise,
     is_linear,
     match,
-    unary,
     named,
+    unary,
 )
 from xcube.primitives.lowered import Element
 from xcube.primitives.select import eq, extremum_of, ge, select

@@ -63,9 +63,7 @@ def elementwise(
         return Aval(common_shape(name, avals), dtype, weak)
 
     def batch(size: int, args: Sequence[Any], batched: Sequence[bool], **params: Any) -> Any:
-        front = [
-            x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)
-        ]
+        front = [x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)]
         return bind(primitive, *front, **params), True
 
     element = rule or (lambda e, index, **params: e.apply(scalar or name, *_elements(e, index)))

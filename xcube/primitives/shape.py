@@ -36,9 +36,7 @@ def _broadcast_transpose(
 ) -> list[Any]:
     new = [d for d in range(len(shape)) if d not in broadcast_dimensions]
     grown = [
-        d
-        for i, d in enumerate(broadcast_dimensions)
-        if x.aval.shape[i] == 1 and shape[d] != 1
+        d for i, d in enumerate(broadcast_dimensions) if x.aval.shape[i] == 1 and shape[d] != 1
     ]
     summed = reduce_sum(ct, tuple(sorted(new + grown)))
     return [reshape(summed, x.aval.shape)]

@@ -20,7 +20,9 @@ from xcube.transforms.transpose import backward
 from xcube.transforms.vmap import named_like
 
 
-def _flat_function(call: FlatCall, found: dict[str, Any], has_aux: bool) -> Callable[..., list[Any]]:
+def _flat_function(
+    call: FlatCall, found: dict[str, Any], has_aux: bool
+) -> Callable[..., list[Any]]:
     """The call as a flat function; its result's structure and auxiliary output go to `found`."""
     name = getattr(call.fun, "__name__", "function")
 
@@ -231,13 +233,11 @@ def _fit_cotangent(ct: Any, out: Any) -> Any:
     ct = as_leaf("vjp", "cotangent", ct, lambda: "the cotangent")
     if ct.shape != expected.shape:
         raise ShapeError(
-            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}."
-            f"{at_user_line()}"
+            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}.{at_user_line()}"
         )
     if ct.dtype != expected.dtype:
         raise DtypeError(
-            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}."
-            f"{at_user_line()}"
+            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}.{at_user_line()}"
         )
     return ct
 
@@ -266,7 +266,9 @@ def value_and_grad(
         chosen = tuple(args[p] for p in positions)
         call = flatten_call(_closing_over(fun, args, kwargs, positions), chosen, {})
         leaves = leaf_arrays("grad", name, call)
-        nonzero = [_check_input(name, call, n, x, holomorphic, allow_int) for n, x in enumerate(leaves)]
+        nonzero = [
+            _check_input(name, call, n, x, holomorphic, allow_int) for n, x in enumerate(leaves)
+        ]
         found: dict[str, Any] = {}
         outs, linear, flags, aux = _linearize(call, leaves, nonzero, found, has_aux)
         _check_output(name, outs, found["tree"], holomorphic)
@@ -313,7 +315,9 @@ def _positions(name: str, numbers: tuple[int, ...], count: int) -> list[int]:
     return [n % count for n in numbers]
 
 
-def _closing_over(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], positions: list[int]) -> Any:
+def _closing_over(
+    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], positions: list[int]
+) -> Any:
     def function(*chosen: Any) -> Any:
         full_args = list(args)
         for position, value in zip(positions, chosen, strict=True):
@@ -328,8 +332,8 @@ def _check_input(
 ) -> bool:
     if holomorphic and not dtypes.is_complex(x.dtype):
         raise DtypeError(
-            f"grad with holomorphic=True: inputs of {name} must be complex; {call.describe(number)} "
-            f"is {x.aval}.{at_user_line()}"
+            f"grad with holomorphic=True: inputs of {name} must be complex; "
+            f"{call.describe(number)} is {x.aval}.{at_user_line()}"
         )
     if _differentiable(x):
         if dtypes.is_complex(x.dtype) or not holomorphic:
@@ -356,8 +360,10 @@ def _check_output(name: str, outs: list[Any], out_tree: Any, holomorphic: bool) 
             f"take all derivatives with vjp or jvp under vmap."
         )
     if dtypes.is_complex(out.dtype) != holomorphic or not dtypes.is_inexact(out.dtype):
-        hint = "set holomorphic=True for complex functions" if not holomorphic else "drop holomorphic"
+        hint = (
+            "set holomorphic=True for complex functions" if not holomorphic else "drop holomorphic"
+        )
         raise DtypeError(
-            f"grad: the value of {name} must be {'complex' if holomorphic else 'a real float'}; got "
-            f"{out.aval}.{at_user_line()} If that is meant, {hint}."
+            f"grad: the value of {name} must be {'complex' if holomorphic else 'a real float'}; "
+            f"got {out.aval}.{at_user_line()} If that is meant, {hint}."
         )

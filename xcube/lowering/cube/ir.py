@@ -9,7 +9,7 @@
             | For(index: Name, start: atom, stop: atom, step: atom, body: stmt*)
             | If(condition: atom, then: stmt*, orelse: stmt*)
             | Loop(body: stmt*) | Break | Continue | Return   Loop runs until Break
-            | Allocate(buffer)                                a shared or local array, size at comptime
+            | Allocate(buffer)                                a shared or local array
             | Atomic(target: Name, op, buffer, index: atom, value: atom) | Sync
     atom    = Const(value, type) | Name(number, type)
     type    = Type(dtype, lanes)                              dtype as in printed jaxprs, or "index"
@@ -291,9 +291,7 @@ LIBRARY = (
     "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
     "atanh pow erf erfc cbrt lgamma"
 ).split()
-OPS.update(
-    {name: Op(2 if name in ("atan2", "pow") else 1, "same", ("f64",)) for name in LIBRARY}
-)
+OPS.update({name: Op(2 if name in ("atan2", "pow") else 1, "same", ("f64",)) for name in LIBRARY})
 
 
 def result_type(op: str, args: tuple[Atom, ...]) -> Type:

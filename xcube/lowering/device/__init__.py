@@ -8,8 +8,6 @@ from xcube import config
 from xcube.errors import DeviceError
 from xcube.lowering.device.base import Device
 
-KINDS = ("cpu",)
-
 
 def device(name: str) -> Device:
     """The device of a name, e.g. "cpu". Raises DeviceError for a name that is not there.
@@ -17,11 +15,10 @@ def device(name: str) -> Device:
     >>> device("cpu").kind
     'cpu'
     """
-    kind = name.partition(":")[0]
-    if kind not in KINDS or name not in (kind, f"{kind}:0"):
-        raise DeviceError(f"device: there is no {name!r}; the devices are {', '.join(KINDS)}.")
+    if name not in ("cpu", "cpu:0"):
+        raise DeviceError(f"device: there is no {name!r}; the only device is 'cpu'.")
     # a backend's compiler is loaded with its first array, not before
-    return importlib.import_module(f"xcube.lowering.device.{kind}").device()
+    return importlib.import_module("xcube.lowering.device.cpu").device()
 
 
 def default_device() -> Device:

@@ -71,7 +71,13 @@ class Code:
         self._prefix = (
             f'target datalayout = "{self._machine.target_data}"\ntarget triple = "{self.triple}"\n'
         )
-        versions = (llvmlite.__version__, llvm.llvm_version_info, PASSES, _OPTIMIZATION, "small pic")
+        versions = (
+            llvmlite.__version__,
+            llvm.llvm_version_info,
+            PASSES,
+            _OPTIMIZATION,
+            "small pic",
+        )
         self._recipe = repr((self.triple, self.cpu, self.features.flatten(), versions))
         self._addresses: dict[str, int] = {}
         self._libraries: list[llvm.ResourceTracker] = []

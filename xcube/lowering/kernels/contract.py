@@ -81,7 +81,9 @@ def expand(eqn: Equation, facts: Facts) -> Jaxpr | None:
     return stage(function, [lhs, rhs], "dot_general")
 
 
-def _contraction(lhs: Any, rhs: Any, *, params: dict[str, Any], out: Aval, facts: Facts) -> list[Any]:
+def _contraction(
+    lhs: Any, rhs: Any, *, params: dict[str, Any], out: Aval, facts: Facts
+) -> list[Any]:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = params["dimension_numbers"]
     lhs_free = _others(lhs.ndim, lhs_contract, lhs_batch)
     rhs_free = _others(rhs.ndim, rhs_contract, rhs_batch)
@@ -99,9 +101,7 @@ def _contraction(lhs: Any, rhs: Any, *, params: dict[str, Any], out: Aval, facts
     packed_a = bind(pack_a, a, tile=tile, dtype=accumulator)
     packed_b = bind(pack_b, b, tile=tile, dtype=accumulator)
     kinds = ("batch",) * len(lhs_batch) + ("m",) * len(lhs_free) + ("n",) * len(rhs_free)
-    result = bind(
-        matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=out.shape, kinds=kinds
-    )
+    result = bind(matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=out.shape, kinds=kinds)
     return [convert_element_type(result, out.dtype)]
 
 
@@ -130,7 +130,10 @@ def _pulled(a: Any, b: Any, sizes: Sizes, accumulator: np.dtype, out: Aval) -> A
     """The sum of products, element by element; rules of fusion apply."""
     space = (sizes.batch, sizes.rows, sizes.columns, sizes.depth)
     if out.dtype.kind == "b":
-        a, b = convert_element_type(a, np.dtype(np.int32)), convert_element_type(b, np.dtype(np.int32))
+        a, b = (
+            convert_element_type(a, np.dtype(np.int32)),
+            convert_element_type(b, np.dtype(np.int32)),
+        )
     else:
         a, b = convert_element_type(a, accumulator), convert_element_type(b, accumulator)
     products = mul(broadcast_in_dim(a, space, (0, 1, 3)), broadcast_in_dim(b, space, (0, 2, 3)))
@@ -209,7 +212,9 @@ def _matmul_abstract(
 matmul = Primitive("matmul", _matmul_abstract, lower=Template("matmul"))
 
 
-def build(group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()) -> list[Work]:
+def build(
+    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+) -> list[Work]:
     """The launch of a tiled contraction with the map behind it."""
     root = group.root
     assert root is not None
@@ -259,12 +264,14 @@ class _Contraction:
         panels_m, panels_n = math.ceil(sizes.rows / tile.mr), math.ceil(sizes.columns / tile.nr)
         per_m, per_n = self._cube_panels(panels_m, panels_n)
         cubes_m, cubes_n = math.ceil(panels_m / per_m), math.ceil(panels_n / per_n)
-        self.panels_m, self.panels_n = self._scalar("panels_m", panels_m), self._scalar(
-            "panels_n", panels_n
+        self.panels_m, self.panels_n = (
+            self._scalar("panels_m", panels_m),
+            self._scalar("panels_n", panels_n),
         )
         self.per_m, self.per_n = self._scalar("per_m", per_m), self._scalar("per_n", per_n)
-        self.rows, self.columns = self._scalar("rows", sizes.rows), self._scalar(
-            "columns", sizes.columns
+        self.rows, self.columns = (
+            self._scalar("rows", sizes.rows),
+            self._scalar("columns", sizes.columns),
         )
         cube = b.place("cube_pos.x")
         count_m = self._scalar("cubes_m", cubes_m)
@@ -352,10 +359,7 @@ class _Contraction:
     def _rank_one(self, sums: Any, at_a: Value, at_b: Value) -> None:
         b, tile = self.b, self.tile
         lines = range(tile.nr // tile.lanes)
-        right = [
-            b.load(self.packed_b, at_b + v * tile.lanes, lanes=tile.lanes)
-            for v in lines
-        ]
+        right = [b.load(self.packed_b, at_b + v * tile.lanes, lanes=tile.lanes) for v in lines]
         for r in range(tile.mr):
             left = b.splat(b.load(self.a, at_a + r * tile.stride), tile.lanes)
             for v in lines:

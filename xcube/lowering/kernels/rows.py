@@ -130,8 +130,7 @@ def _is_flat(space: Space, lane: Axis) -> bool:
             if index.terms and not (whole and lane.stride(index) == 1 and _is_plain(index)):
                 return False
     return all(
-        result.position.const == 0 and lane.stride(result.position) == 1
-        for result in space.results
+        result.position.const == 0 and lane.stride(result.position) == 1 for result in space.results
     )
 
 
