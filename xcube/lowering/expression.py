@@ -259,7 +259,7 @@ def _limits(
             continue
         symbol, step = index.terms[0]
         if step > 0:
-            a, b = found.get(symbol.number, symbol.range)
+            a, b = found[symbol.number] if symbol.number in found else symbol.range
             least, most = -((index.const - low) // step), (high - 1 - index.const) // step
             if max(a, least) <= min(b, most):
                 found[symbol.number] = max(a, least), min(b, most)

@@ -117,7 +117,7 @@ def plan(jaxpr: Jaxpr, works: Sequence[Work], taken: dict[Var, Var]) -> Program:
         tuple(unique),
         tuple(kernels),
         tuple(launches),
-        tuple([places.refs[atom] for atom in jaxpr.outputs]),
+        tuple([places.refs[atom] for atom in jaxpr.outputs if isinstance(atom, Var)]),
         tuple([var.aval.nbytes for var in places.results]),
         places.size,
         places.donated,

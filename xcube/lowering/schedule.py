@@ -479,10 +479,11 @@ EPILOGUES = frozenset({"matmul"})
 
 def _repeatable(eqn: Equation) -> bool:
     """Whether computing an equation twice costs no more than reading its result."""
-    if eqn.primitive.name in COSTLY or len(eqn.outputs) > 1:
+    result, *others = eqn.outputs
+    if eqn.primitive.name in COSTLY or others:
         return False
     tensors = [atom for atom in eqn.inputs if isinstance(atom, Var) and atom.aval.ndim]
-    return len(tensors) <= 1 and all(t.aval.nbytes <= eqn.outputs[0].aval.nbytes for t in tensors)
+    return len(tensors) <= 1 and all(x.aval.nbytes <= result.aval.nbytes for x in tensors)
 
 
 def _data_dependent(indices: Indices) -> bool:

@@ -125,7 +125,7 @@ def _from_host(host: np.ndarray, dtype: np.dtype | None) -> Array:
     if dtype is None:
         return to_array.convert(host)
     if dtypes.is_complex(np.dtype(host.dtype)) and not dtypes.is_complex(dtype):
-        host = host.real
+        host = np.real(host)
     host = host.astype(dtype)
     return eager.from_host(host)  # a 64-bit dtype that was asked for by name is kept
 
@@ -561,7 +561,7 @@ def tril(m: Any, k: Any = 0) -> Array:
            [1., 1.]], dtype=float32)
     """
     x = _matrix("tril", m)
-    mask = stretch(_triangle(x.shape[-2:], k), x.shape)
+    mask = stretch(_triangle((x.shape[-2], x.shape[-1]), k), x.shape)
     return select.select(mask, x, scalar(0, x.dtype, x.weak_type))
 
 
@@ -572,9 +572,8 @@ def triu(m: Any, k: Any = 0) -> Array:
     Raises ShapeError unless there are two axes.
     """
     x = _matrix("triu", m)
-    mask = stretch(
-        _triangle(x.shape[-2:], e.subtract(k, 1) if isinstance(k, Array) else k - 1), x.shape
-    )
+    below = e.subtract(k, 1) if isinstance(k, Array) else k - 1
+    mask = stretch(_triangle((x.shape[-2], x.shape[-1]), below), x.shape)
     return select.select(mask, scalar(0, x.dtype, x.weak_type), x)
 
 

@@ -154,6 +154,7 @@ def _axes_of(item: Any) -> int:
 
 
 def is_mask(item: Any) -> bool:
+    """Whether an item is an array of bools."""
     return isinstance(item, np.ndarray | Array) and item.dtype == dtypes.BOOL
 
 
@@ -169,6 +170,7 @@ def _span(item: slice, length: int) -> Span:
 
 
 def known_mask(mask: Any) -> np.ndarray:
+    """The elements of a mask. Raises NonConcreteBooleanIndexError if it is traced."""
     known = mask
     if isinstance(mask, Array) and not isinstance(mask, DeviceArray):
         known = getattr(mask, "known", None)
@@ -208,10 +210,12 @@ def _nonnegative(entry: Entry, length: int) -> Entry:
 
 
 def axis_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of the operand's axes."""
     return [entry for entry in entries if entry is not NEW]
 
 
 def clamped(position: int, length: int) -> int:
+    """A position of an axis counted from the front and moved inside."""
     return min(max(position + length if position < 0 else position, 0), max(length - 1, 0))
 
 
@@ -230,6 +234,7 @@ def inside_bounds(spans: Sequence[Entry], shape: Shape) -> Any:
 
 
 def array_of(entry: Entry) -> Any:
+    """The array that an entry needs as an operand, None if it is static."""
     if isinstance(entry, Window):
         return entry.start
     return entry if isinstance(entry, Array) else None

@@ -1,5 +1,5 @@
-"""Reading by an index: its entries become a slice, a dynamic slice or a gather. Concrete arrays take
-the same road once per structure of the index, as one program whose starts are operands."""
+"""Reading by an index: its entries become a slice, a dynamic slice or a gather. Concrete arrays
+take the same road once per structure of the index, as one program whose starts are operands."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def read(
     is_sorted: bool = False,
     is_unique: bool = False,
 ) -> list[Array]:
+    """The elements at the entries of an index, as the one result of a program."""
     entries = from_front(x, entries)
     if any(isinstance(entry, Array) and entry.ndim for entry in entries):
         return [_gathered(x, entries, mode, fill_value, is_sorted, is_unique)]

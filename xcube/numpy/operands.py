@@ -54,7 +54,7 @@ def operand(name: str, value: Any, position: int = 0) -> Operand:
     if isinstance(value, Literal):
         return value
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return scalar(value[()], dtypes.canonicalize_dtype(value.dtype))
+        return scalar(np.asarray(value)[()], dtypes.canonicalize_dtype(value.dtype))
     if isinstance(value, np.ndarray):
         return to_array.convert(value)
     if isinstance(value, _PYTHON_SCALARS):

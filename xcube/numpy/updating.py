@@ -1,5 +1,5 @@
-"""Writing by an index: `x.at[index].set(y)` and the like give a new array, by an update of a slice or
-by a scatter."""
+"""Writing by an index: `x.at[index].set(y)` and the like give a new array, by an update of a slice
+or by a scatter."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _common(x: Array, y: Any) -> tuple[Array, Any]:
 
 
 def _traced_mask(index: Any) -> Any:
-    mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    mask: Any = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     if not is_mask(mask) or isinstance(mask, np.ndarray | DeviceArray) or mask.ndim == 0:
         return None
     return mask if getattr(mask, "known", None) is None else None

@@ -100,7 +100,8 @@ def _blocks(statement: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (body,)
         case ir.If(then=then, orelse=orelse):
             return (then, orelse) if orelse else (then,)
-    return ()
+        case _:
+            return ()
 
 
 class _Numbers(dict[int, str]):
