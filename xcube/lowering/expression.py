@@ -255,11 +255,11 @@ def _limits(
     """What tests of single dimensions say of their ranges."""
     found = dict(limits)
     for index, low, high in tests:
-        if len(index.terms) != 1 or not isinstance(index.terms[0][0], Dim):
+        if len(index.terms) != 1:
             continue
         symbol, step = index.terms[0]
-        if step > 0:
-            a, b = found[symbol.number] if symbol.number in found else symbol.range
+        if isinstance(symbol, Dim) and step > 0:
+            a, b = found.get(symbol.number, symbol.range)
             least, most = -((index.const - low) // step), (high - 1 - index.const) // step
             if max(a, least) <= min(b, most):
                 found[symbol.number] = max(a, least), min(b, most)
