@@ -58,8 +58,6 @@ IMPORTERS = ("__import__", "import_module", "importlib.import_module")
 
 LIMIT = 600
 LONG_FILES = {
-    "tree.py": "one table of node types with JAX's whole interface",
-    "dtypes.py": "one table of dtypes with the promotion lattice",
     "numpy/elementwise.py": "one documented function per ufunc",
     "numpy/creation.py": "one documented function per name",
     "numpy/indexing.py": "one documented function per name, over one gather and one scatter",

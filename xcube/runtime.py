@@ -14,6 +14,7 @@ from xcube.array import Array, DeviceArray
 from xcube.errors import DeviceError
 from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Device
+from xcube.numpy import fused, indexing
 from xcube.transforms import jit
 
 
@@ -88,6 +89,8 @@ def clear_caches() -> None:
     """
     jit.clear_caches()
     eager.clear()
+    fused.clear()
+    indexing.clear()
 
 
 @contextlib.contextmanager

@@ -230,10 +230,11 @@ class StagingTrace(Trace):
 
 
 def literal(value: Any, dtype: np.dtype | None = None) -> Literal:
-    """A scalar as a literal: Python scalars are weakly typed, NumPy scalars keep their dtype."""
-    weak = not isinstance(value, np.generic | np.ndarray)
+    """A scalar as a literal: Python numbers are weakly typed, bools and NumPy scalars are not."""
+    weak = not isinstance(value, np.generic | np.ndarray | bool)
     if dtype is None:
-        dtype = dtypes.scalar_dtype(value) if weak else value.dtype
+        typed = isinstance(value, np.generic | np.ndarray)
+        dtype = value.dtype if typed else dtypes.scalar_dtype(value)
     assert np.ndim(value) == 0, "only scalars can be literals"
     return Literal(np.asarray(value).astype(dtype)[()], Aval((), dtype, weak))
 

@@ -56,6 +56,12 @@ def number(value: Any, dtype: np.dtype) -> Any:
     return found
 
 
+def clear() -> None:
+    """Forget the programs of composite functions and the shared numbers."""
+    _programs.clear()
+    _scalars.clear()
+
+
 def fused(count: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: a composite function whose first `count` arguments are arrays or numbers and whose
     other arguments are static. Calls that do not look like that run operation by operation."""
@@ -95,7 +101,9 @@ def run_keyed(
     name: str, function: Callable[..., Any], key: Any, arrays: Sequence[DeviceArray]
 ) -> Any:
     """function(*arrays) as one program; `key` names the function and all that it closes over."""
-    signature = (key, tuple([x._aval for x in arrays]), config.current.enable_x64)
+    settings = config.current
+    modes = (settings.enable_x64, settings.numpy_dtype_promotion)
+    signature = (key, tuple([x._aval for x in arrays]), modes)
     entry = _programs.get(signature)
     if entry is None:
         entry = _stage(name, function, arrays)

@@ -203,6 +203,12 @@ _plans: dict[Any, tuple[Jaxpr, list[DeviceArray]]] = {}
 _programs: dict[Any, Jaxpr] = {}
 
 
+def clear() -> None:
+    """Forget the programs of indices."""
+    _plans.clear()
+    _programs.clear()
+
+
 def static_key(index: Any) -> Any:
     """A hashable form of an index of ints, slices, None and '...'; None for other indices."""
     if type(index) is int:

@@ -59,7 +59,7 @@ def elementwise(
         if not accepts(first.dtype):
             raise DtypeError(f"{name}: does not accept {first}.{at_user_line()}")
         dtype = first.dtype if result is None else result(first.dtype)
-        weak = all(aval.weak_type for aval in avals) and dtype == first.dtype
+        weak = all(aval.weak_type for aval in avals)
         return Aval(common_shape(name, avals), dtype, weak)
 
     def batch(size: int, args: Sequence[Any], batched: Sequence[bool], **params: Any) -> Any:

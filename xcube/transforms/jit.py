@@ -161,7 +161,9 @@ class Jitted:
                 for n, leaf in enumerate(leaves)
             ]
             avals = tuple([leaf.aval for leaf in leaves])
-        key = (treedef, avals, static_key, config.current.enable_x64)
+        settings = config.current
+        modes = (settings.enable_x64, settings.numpy_dtype_promotion, settings.device)
+        key = (treedef, avals, static_key, modes)
         if (entry := self._cache.get(key)) is None:
             entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
         return leaves, entry
