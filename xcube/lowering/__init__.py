@@ -5,7 +5,7 @@ jaxpr -> simplify -> schedule -> kernels (templates) -> program (memory plan) ->
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xcube import config
@@ -14,11 +14,10 @@ from xcube.lowering import split
 from xcube.lowering.cube.check import check as check_kernel
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
-from xcube.lowering.device.base import Buffer, Device, Facts
+from xcube.lowering.device.base import Buffer, Device
 from xcube.lowering.device.base import Executable as Linked
 from xcube.lowering.emit.llvm import emit
 from xcube.lowering.kernels import contract, select
-from xcube.lowering.kernels.work import Work
 from xcube.lowering.program import Program, donations, plan
 from xcube.lowering.schedule import Group, schedule
 from xcube.lowering.simplify import simplify
@@ -62,10 +61,8 @@ def lower(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Program
     if config.current.check:
         check(flat)
     groups = schedule(flat)
-    built = [select.build(group, facts) for group in groups]
-    taken = donations(flat, _joined(built), donated) if any(donated) else {}
-    pairs = zip(groups, built, strict=True)
-    works = _joined(_in_place(group, works, taken, facts) for group, works in pairs)
+    taken = donations(flat, groups, donated) if any(donated) else {}
+    works = [work for group in groups for work in select.build(group, facts, _shared(group, taken))]
     program = plan(flat, works, taken)
     _log("program", program)
     return program
@@ -86,15 +83,10 @@ def _with_computed_outputs(jaxpr: Jaxpr) -> Jaxpr:
     return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
 
 
-def _joined(built: Iterable[list[Work]]) -> list[Work]:
-    return [work for works in built for work in works]
-
-
-def _in_place(group: Group, works: list[Work], taken: dict[Var, Var], facts: Facts) -> list[Work]:
-    """A group's launches, built again if results share memory with operands that they read."""
-    pairs = {pair for work in works for pair in work.in_place}
-    sources = frozenset(source for var, source in taken.items() if (source, var) in pairs)
-    return select.build(group, facts, sources) if sources else works
+def _shared(group: Group, taken: dict[Var, Var]) -> frozenset[Var]:
+    """Operands of a group whose memory its results take over."""
+    pairs = ((taken[var], var) for var in group.outputs if var in taken)
+    return frozenset(source for source, var in pairs if (source, var) in group.in_place)
 
 
 def _compile_kernels(program: Program, device: Device) -> list[int]:

@@ -14,6 +14,7 @@ from xcube.ir import Jaxpr, Var
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.device.base import Launch, Ref
 from xcube.lowering.kernels.work import Work
+from xcube.lowering.schedule import Group
 
 ALIGN = 256
 
@@ -55,48 +56,26 @@ def _place(ref: Ref) -> str:
     return f"arena+{ref.offset}" if ref.space == "arena" else f"{ref.space}{ref.index}"
 
 
-def donations(jaxpr: Jaxpr, works: Sequence[Work], donated: Sequence[bool]) -> dict[Var, Var]:
+def donations(jaxpr: Jaxpr, groups: Sequence[Group], donated: Sequence[bool]) -> dict[Var, Var]:
     """Result variables that can take over a donated input's memory: the input is read for the last
     time before the result is written, or exactly where it is."""
-    written = {var: n for n, work in enumerate(works) for var in _written(work)}
-    last: dict[Var, int] = {}
-    for number, work in enumerate(works):
-        last.update((var, number) for var in _read(work))
+    writer = {var: number for number, group in enumerate(groups) for var in group.outputs}
+    last = {var: number for number, group in enumerate(groups) for var in group.reads}
+    pairs = {pair for group in groups for pair in group.in_place}
     results = {atom for atom in jaxpr.outputs if isinstance(atom, Var)}
     free = [v for v, flag in zip(jaxpr.inputs, donated, strict=True) if flag and v not in results]
     taken: dict[Var, Var] = {}
-    for var in dict.fromkeys(atom for atom in jaxpr.outputs if atom in written):
-        work = works[written[var]]
+    for var in dict.fromkeys(atom for atom in jaxpr.outputs if atom in writer):
         fits = [
             source
             for source in free
             if source.aval.nbytes == var.aval.nbytes
-            and (
-                last.get(source, -1) < written[var]
-                or (last[source] == written[var] and (source, var) in work.in_place)
-            )
+            and last.get(source, -1) < writer[var] + ((source, var) in pairs)
         ]
         if fits:
-            best = next((s for s in fits if (s, var) in work.in_place), fits[0])
-            taken[var] = best
-            free.remove(best)
+            taken[var] = next((source for source in fits if (source, var) in pairs), fits[0])
+            free.remove(taken[var])
     return taken
-
-
-def _written(work: Work) -> list[Var]:
-    return [
-        var
-        for var, buffer in zip(work.buffers, work.kernel.buffers, strict=True)
-        if buffer.access != "in" and var not in work.sources
-    ]
-
-
-def _read(work: Work) -> list[Var]:
-    return [
-        var
-        for var, buffer in zip(work.buffers, work.kernel.buffers, strict=True)
-        if buffer.access != "out"
-    ]
 
 
 def plan(jaxpr: Jaxpr, works: Sequence[Work], taken: dict[Var, Var]) -> Program:

@@ -20,7 +20,7 @@ from typing import Any
 from xcube import dtypes
 from xcube.ir import Equation, Jaxpr, Shape, Var
 from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Expressions, Node
-from xcube.lowering.index import Dynamic, Index, dim, fit
+from xcube.lowering.index import Dynamic, Index, dim, fit, ravel
 from xcube.primitives.lowered import Element, Reduction, Template
 
 Indices = tuple[Index, ...]
@@ -39,7 +39,8 @@ class Group:
     its equations, and the views that it reads through, by output variable. `root`: the equation
     of a template family, or None. `shape`: the iteration space; `axes`: the columns (rows
     programs). `order`: variables that are computed at the index of the space itself, operands
-    before results.
+    before results. `reads`: the variables it reads. `in_place`: pairs (operand, result) of which
+    the operand is read only where the result is written, so that they may share memory.
     """
 
     family: str
@@ -50,6 +51,8 @@ class Group:
     root: Equation | None = None
     order: tuple[Var, ...] = ()
     members: tuple[Equation, ...] = ()
+    reads: frozenset[Var] = frozenset()
+    in_place: frozenset[tuple[Var, Var]] = frozenset()
 
     @property
     def name(self) -> str:
@@ -471,10 +474,46 @@ class _Scheduler:
             cluster.root,
             tuple(order),
             tuple(cluster.members),
+            frozenset(cluster.reads),
+            _in_place(cluster),
         )
 
 
 EPILOGUES = frozenset({"matmul"})
+OVERWRITING = frozenset({"scatter", "cumulative"})  # may turn their first operand into the result
+
+
+def _in_place(cluster: _Cluster) -> frozenset[tuple[Var, Var]]:
+    """Pairs of an operand and a result that lie in memory alike and are walked alike."""
+    if cluster.family in OVERWRITING and cluster.root is not None:
+        first, *others = cluster.root.inputs
+        operands = [first] if isinstance(first, Var) and first not in others else []
+    elif cluster.family == "map" or cluster.root is not None:
+        operands = list(cluster.reads)
+    else:  # a rows program reads a row several times
+        operands = []
+    return frozenset(
+        (operand, result)
+        for operand in operands
+        for result in cluster.outputs
+        if _lie_alike(operand, result) and _walked_alike(cluster, operand, result)
+    )
+
+
+def _lie_alike(x: Var, y: Var) -> bool:
+    return x.aval.size == y.aval.size and x.aval.dtype.itemsize == y.aval.dtype.itemsize
+
+
+def _walked_alike(cluster: _Cluster, operand: Var, result: Var) -> bool:
+    if cluster.family in OVERWRITING:
+        return operand.aval == result.aval
+    if cluster.root is not None and result in cluster.root.outputs:
+        return False  # it may have to be written before the map behind it reads
+    place = cluster.place(result.aval.shape)
+    if place is None or (Index(-1),) in cluster.reads[operand]:  # read whole by a template
+        return False
+    position = ravel(place, result.aval.shape)
+    return all(ravel(at, operand.aval.shape) == position for at in cluster.reads[operand])
 
 
 def _repeatable(eqn: Equation) -> bool:

@@ -289,8 +289,6 @@ class _Contraction:
             tuple(self.arguments.cells),
             sizes.batch * cubes_m * cubes_n,
             grain,
-            rows.in_place_pairs(self.space),
-            self.sources,
         )
 
     def _scalar(self, name: str, number: int) -> Value:

@@ -132,8 +132,7 @@ class _Launch:
             self._scan_row(source, target, befores)
         else:
             self._walk_columns(source, target, befores)
-        same = x.aval.dtype.itemsize == out.aval.dtype.itemsize
-        return self._work(frozenset({(x, out)}) if same else frozenset())
+        return self._work()
 
     def totals(self, x: Var, totals: list[Var]) -> Work:
         """The state of each chunk."""
@@ -347,7 +346,6 @@ class _Launch:
 
     def _work(
         self,
-        in_place: frozenset[tuple[Var, Var]] = frozenset(),
         cubes: int = 0,
         elements: int = 0,
     ) -> Work:
@@ -356,9 +354,8 @@ class _Launch:
         elements = elements or plan.chunk * min(plan.inner, plan.lanes * plan.lines)
         grain = max(1, math.ceil(TASK / (elements * plan.cost)))
         variables = tuple(self.arguments.variables)
-        shared = self.sources & frozenset(variables)
         cells = tuple(self.arguments.cells)
-        return Work(self.b.finish(), variables, cells, cubes, grain, in_place, shared)
+        return Work(self.b.finish(), variables, cells, cubes, grain)
 
 
 def _get(state: list[Variable]) -> State:

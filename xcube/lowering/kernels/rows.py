@@ -179,8 +179,7 @@ class _Template:
         kernel = self.b.finish()
         cells = tuple(self.arguments.cells)
         variables = tuple(self.arguments.variables)
-        pairs = in_place_pairs(self.space)
-        return Work(kernel, variables, cells, cubes[0], grain, pairs, self.sources)
+        return Work(kernel, variables, cells, cubes[0], grain)
 
     # whole kernels: each gives (cubes, elements of a cube)
 
@@ -448,24 +447,6 @@ class _Template:
         values = self.emit.values([result.node for result in results])  # all reads before writes
         for result, value in zip(results, values, strict=True):
             self.emit.store(result.var, result.position, value, self.blueprint.streaming)
-
-
-def in_place_pairs(space: Space) -> frozenset[tuple[Var, Var]]:
-    """Operands of a map that are read exactly where a result is written."""
-    if space.folds:
-        return frozenset()
-    reads: dict[Var, set[Index]] = {}
-    for node in walk(_roots(space)):
-        if node.op == "load":
-            reads.setdefault(node.attr[0], set()).add(node.attr[1])
-    return frozenset(
-        (var, result.var)
-        for result in space.results
-        for var, indices in reads.items()
-        if indices == {result.position}
-        and var.aval.size == result.var.aval.size
-        and var.aval.dtype.itemsize == result.var.aval.dtype.itemsize
-    )
 
 
 def _cost(node: Node) -> int:

@@ -63,8 +63,7 @@ def _copy(x: Atom, out: Var, vector_bytes: int, done: bool) -> Work:
     for i in b.range(whole, stop):
         b.store(target, i, b.load(source, i))
     cubes, variables = 0 if done else -(-size // COPY), tuple(arguments.variables)
-    pair = frozenset({(x, out)})
-    return Work(b.finish(), variables, tuple(arguments.cells), cubes, 1, pair)
+    return Work(b.finish(), variables, tuple(arguments.cells), cubes, 1)
 
 
 class _Updates:
@@ -97,10 +96,7 @@ class _Updates:
                         self._window(start, self._updates_of(p))
         grain = max(1, math.ceil(TASK / plan.cost))
         variables, cells = tuple(self.arguments.variables), tuple(self.arguments.cells)
-        pairs: frozenset[tuple[Var, Var]] = frozenset()
-        if isinstance(self.operand, Var) and self.operand not in variables:
-            pairs = frozenset({(self.operand, self.out)})  # nothing else needs the operand
-        return Work(b.finish(), variables, cells, plan.cubes, grain, pairs)
+        return Work(b.finish(), variables, cells, plan.cubes, grain)
 
     # where a cube is
 

@@ -29,7 +29,4 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     template = TEMPLATES.get(group.family)
     if template is None:
         raise LoweringError(f"no kernels for {group.family!r} on {facts.name}")
-    vector_bytes = facts.vector_bits // 8
-    if sources:
-        return template(group, vector_bytes, sources=sources)
-    return template(group, vector_bytes)
+    return template(group, facts.vector_bits // 8, sources)

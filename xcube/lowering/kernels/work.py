@@ -14,9 +14,7 @@ from xcube.lowering.cube.text import key
 class Work:
     """One launch: `buffers` are the variables behind the kernel's buffers, `scalars` 64-bit cells.
 
-    `grain`: cubes worth handing to one thread at a time. `in_place`: pairs (operand, result) of
-    which the operand is read exactly where the result is written, so that they may share memory.
-    `sources`: operands that the kernel declares "inout" because a result shares their memory.
+    `grain`: cubes worth handing to one thread at a time.
     """
 
     kernel: Kernel
@@ -24,8 +22,6 @@ class Work:
     scalars: tuple[int, ...]
     cubes: int
     grain: int
-    in_place: frozenset[tuple[Var, Var]] = frozenset()
-    sources: frozenset[Var] = frozenset()
 
     @cached_property
     def key(self) -> str:
