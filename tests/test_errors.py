@@ -351,3 +351,27 @@ def test_assignment_to_an_element() -> None:
         x[0] = 1
 
     assert_raises(TypeError, function, F23, r"\.at\[")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: xcube.jit(3), "first argument must be a function"),
+        (lambda: xcube.grad(3.0), "first argument must be a function"),
+        (lambda: xcube.jit(lambda x: x, static_argnames="m"), "must name parameters"),
+        (lambda: xcube.jit(lambda x: x, static_argnums=5), "must lie in -1..0"),
+        (lambda: xcube.vmap(lambda a, b: a)(jnp.ones(3), 2.0), "has no axis to map"),
+        (lambda: xcube.grad(lambda x: None)(1.0), "return statement missing"),
+        (lambda: xcube.jvp(jnp.sin, 1.0, 1.0), "must be tuples"),
+        (lambda: xcube.jit(jnp.zeros)(3), "static_argnums"),
+        (lambda: xcube.jit(jnp.eye)(3), "static_argnums"),
+        (lambda: jnp.ones(3, device="nowhere"), "there is no 'nowhere'"),
+        (lambda: jnp.asarray(np.array(["a"])), "dtype <U1"),
+        (lambda: xcube.config.update("enable_x64", "yes"), "must be one of (False, True)"),
+        (lambda: xcube.config.update("threads", -1), "must be 0 or more"),
+        (lambda: xcube.config.update("log", frozenset({"nonsense"})), "log may name"),
+    ],
+)
+def test_wrong_use_says_what_to_do(make, words):
+    with pytest.raises(Exception, match=re.escape(words)):
+        make()

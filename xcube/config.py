@@ -15,6 +15,13 @@ def _flag(name: str, default: bool = False) -> bool:
     return default if text == "" else text.strip().lower() in ("1", "true", "yes", "on")
 
 
+def _number(name: str) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text.removeprefix("-").isdigit() and text:
+        raise ValueError(f"config: {name} must be a whole number; got {text!r}.")
+    return int(text or 0)
+
+
 def _words(name: str) -> frozenset[str]:
     return frozenset(word.strip() for word in os.environ.get(name, "").split(",") if word.strip())
 
@@ -37,17 +44,43 @@ class Settings:
     log: frozenset[str] = _words("XCUBE_LOG")
     device: str = os.environ.get("XCUBE_DEVICE", "")
     cache: str = os.environ.get("XCUBE_CACHE", "")
-    threads: int = int(os.environ.get("XCUBE_THREADS", "0") or 0)
+    threads: int = _number("XCUBE_THREADS")
 
 
-current: Settings = Settings()
+STAGES = ("jaxpr", "simplify", "program", "cube", "llvm", "cache")  # what `log` may name
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "enable_x64": (False, True),
+    "numpy_dtype_promotion": ("standard", "strict"),
+    "disable_jit": (False, True),
+    "check": (False, True),
+}
+
+
+def _checked(settings: Settings) -> Settings:
+    """The settings, if each value is one that it may have. Raises ValueError otherwise."""
+    for name, choices in CHOICES.items():
+        value = getattr(settings, name)
+        if not any(value is choice or value == choice for choice in choices) or (
+            isinstance(choices[0], bool) and not isinstance(value, bool)
+        ):
+            raise ValueError(f"config: {name} must be one of {choices}; got {value!r}.")
+    if not isinstance(settings.threads, int) or settings.threads < 0:
+        raise ValueError(f"config: threads must be 0 or more; got {settings.threads!r}.")
+    if unknown := frozenset(settings.log) - frozenset(STAGES):
+        stages = ", ".join(STAGES)
+        raise ValueError(f"config: log may name {stages}; got {', '.join(sorted(unknown))}.")
+    return settings
+
+
+current: Settings = _checked(Settings())
 _lock = threading.Lock()
 
 
 def update(name: str, value: Any) -> None:
     """Change one setting for the whole process; JAX's `jax_` prefix is accepted.
 
-    Raises AttributeError if there is no such setting.
+    Raises AttributeError if there is no such setting, ValueError if it cannot have the value.
 
     >>> update("numpy_dtype_promotion", "standard")
     """
@@ -57,7 +90,7 @@ def update(name: str, value: Any) -> None:
         known = ", ".join(Settings.__dataclass_fields__)
         raise AttributeError(f"config.update: no setting {name!r}; the settings are {known}.")
     with _lock:
-        current = dataclasses.replace(current, **{name: value})
+        current = _checked(dataclasses.replace(current, **{name: value}))
 
 
 @contextlib.contextmanager

@@ -88,15 +88,15 @@ class Source(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
-_PACKAGE = str(Path(__file__).parent) + os.sep
+_INSIDE = tuple(str(Path(module).parent) + os.sep for module in (__file__, np.__file__))
 
 
 def user_source() -> Source | None:
-    """The innermost frame outside this package; None when there is none."""
+    """The innermost frame outside this package and NumPy; None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
+        if not code.co_filename.startswith(_INSIDE):
             return Source(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None

@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=_positive, default=defaults.steps, help="training steps (%(default)s)"
     )
     parser.add_argument(
-        "--seed", type=int, default=defaults.seed, help="of parameters and batches (%(default)s)"
+        "--seed",
+        type=_natural,
+        default=defaults.seed,
+        help="of parameters and batches (%(default)s)",
     )
     parser.add_argument("--device", default="", help="where to train, such as cpu")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the loss curve as picture")

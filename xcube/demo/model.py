@@ -88,7 +88,9 @@ class Transformer(Module):
         self.positions = small(place, (config.length, config.features))
         self.blocks = tuple(Block(config, key=block) for block in keys)
         self.norm = LayerNorm(config.features)
-        self.head = Linear(config.features, config.vocabulary, key=head, bias=False)
+        self.head = Linear(
+            config.features, config.vocabulary, key=head, bias=False, initializer=small
+        )
 
     def __call__(self, tokens: Any) -> Array:
         x = self.embedding(tokens) + self.positions[: tokens.shape[-1]]

@@ -108,7 +108,7 @@ def short_name(dtype: np.dtype) -> str:
 def unknown_dtype(dtype: object, operation: str = "dtype") -> errors.DtypeError:
     """The error for a dtype that the table does not hold."""
     known = ", ".join(entry.name for entry in ALL)
-    return errors.DtypeError(f"{operation}: must be one of {known}; got {dtype!r}.")
+    return errors.DtypeError(f"{operation}: {dtype!r} is not a dtype of xcube; those are {known}.")
 
 
 # --- Kinds ---------------------------------------------------------------------------------------

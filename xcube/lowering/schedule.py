@@ -393,23 +393,30 @@ class _Scheduler:
 
     def _merge_siblings(self) -> None:
         """Kernels over one space that read the same variables become one."""
-        alive = [c for c in self.clusters if c.root is None]
+        needed = self._needed()
         by_space: dict[Any, list[_Cluster]] = {}
-        for cluster in alive:
-            by_space.setdefault((cluster.family, cluster.shape, cluster.axes), []).append(cluster)
+        for cluster in self.clusters:
+            if cluster.root is None:
+                space = (cluster.family, cluster.shape, cluster.axes)
+                by_space.setdefault(space, []).append(cluster)
         for siblings in by_space.values():
             for position, first in enumerate(siblings):
                 for second in siblings[position + 1 :]:
-                    if second.members and first.members and self._alike(first, second):
+                    either = needed[first.number] >> second.number
+                    either |= needed[second.number] >> first.number
+                    if either & 1 or not (first.members and second.members):
+                        continue
+                    if _alike(first, second):
                         self._merge(first, second)
+                        _join(needed, first.number, second.number)
 
-    def _alike(self, first: _Cluster, second: _Cluster) -> bool:
-        if len(first.members) + len(second.members) > LIMIT:
-            return False
-        shared = [v for v in first.reads if v in second.reads and first.reads[v] & second.reads[v]]
-        if not any(var.aval.ndim and var.aval.size > 1 for var in shared):
-            return False
-        return not self._depends(first, second) and not self._depends(second, first)
+    def _needed(self) -> list[int]:
+        """For each cluster, the clusters whose results it needs, directly or not, as a bit mask."""
+        needed = [0] * len(self.clusters)
+        for cluster in self._ordered():
+            for need in self._needs(cluster):
+                needed[cluster.number] |= needed[need.number] | 1 << need.number
+        return needed
 
     def _merge(self, first: _Cluster, second: _Cluster) -> None:
         first.members = sorted(
@@ -477,6 +484,26 @@ class _Scheduler:
             frozenset(cluster.reads),
             _in_place(cluster),
         )
+
+
+def _alike(first: _Cluster, second: _Cluster) -> bool:
+    """Whether two kernels over one space read an array in the same way."""
+    if len(first.members) + len(second.members) > LIMIT:
+        return False
+    return any(
+        var.aval.ndim and var.aval.size > 1 and first.reads[var] & second.reads[var]
+        for var in first.reads
+        if var in second.reads
+    )
+
+
+def _join(needed: list[int], first: int, second: int) -> None:
+    """Record that two clusters became one."""
+    both = 1 << first | 1 << second
+    needed[first] |= needed[second]
+    for number, mask in enumerate(needed):
+        if mask & both:
+            needed[number] |= both | needed[first]
 
 
 EPILOGUES = frozenset({"matmul"})

@@ -23,10 +23,13 @@ from xcube.numpy.operands import (
     canonical_axis,
     canonical_shape,
     cast,
+    check_device,
     concrete,
     dtype_argument,
+    is_unknown,
     operand,
     promoted,
+    raise_unknown,
     require,
     scalar,
     stretch,
@@ -57,6 +60,7 @@ def array(
     Array([[1, 2],
            [3, 4]], dtype=int32)
     """
+    check_device("array", device)
     if order not in (None, "K", "C"):
         raise NotImplementedError(
             f"array: order must be 'K' or 'C', for arrays are row-major; got {order!r}."
@@ -82,6 +86,7 @@ def asarray(
     >>> asarray(2.0)
     Array(2., dtype=float32, weak_type=True)
     """
+    check_device("asarray", device)
     if isinstance(a, Array) and dtype is None and not copy:
         return a
     return array(a, dtype, bool(copy), order)
@@ -99,7 +104,8 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     host = np.asarray(value)
     if host.dtype.kind in "OUSM":
         raise TypeError(
-            f"array: values must be numbers or arrays; got {type(value).__name__}.{at_user_line()}"
+            f"array: values must be numbers; got {type(value).__name__} of dtype {host.dtype}."
+            f"{at_user_line()}"
         )
     return _from_host(host, dtype)
 
@@ -231,6 +237,7 @@ def fromfunction(
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
     """The elements in another dtype: floats are truncated toward zero to integers."""
+    check_device("astype", device)
     return cast(array_operand("astype", x), dtypes.requested_dtype(dtype, "astype"))
 
 
@@ -249,6 +256,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     >>> zeros(2)
     Array([0., 0.], dtype=float32)
     """
+    check_device("zeros", device)
     return _constant("zeros", shape, 0, dtype)
 
 
@@ -258,6 +266,7 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     >>> ones((1, 2), int)
     Array([[1, 1]], dtype=int32)
     """
+    check_device("ones", device)
     return _constant("ones", shape, 1, dtype)
 
 
@@ -281,6 +290,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     >>> full((2,), 7)
     Array([7, 7], dtype=int32, weak_type=True)
     """
+    check_device("full", device)
     sizes, value = _checked("full", canonical_shape("full", shape)), operand("full", fill_value)
     wanted = dtype_argument("full", dtype, value.aval.dtype)
     value = cast(value, wanted, value.aval.weak_type and dtype is None)
@@ -291,11 +301,13 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Zeros of the shape and dtype of `a`, unless these are given."""
+    check_device("zeros_like", device)
     return _like("zeros_like", a, 0, dtype, shape)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Ones of the shape and dtype of `a`, unless these are given."""
+    check_device("ones_like", device)
     return _like("ones_like", a, 1, dtype, shape)
 
 
@@ -303,6 +315,7 @@ def full_like(
     a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
 ) -> Array:
     """A value in the shape and dtype of `a`, unless these are given."""
+    check_device("full_like", device)
     aval = _aval("full_like", a)
     sizes = aval.shape if shape is None else canonical_shape("full_like", shape)
     value = operand("full_like", fill_value, 1)
@@ -340,6 +353,7 @@ def arange(
     >>> arange(1, 7, 2)
     Array([1, 3, 5], dtype=int32)
     """
+    check_device("arange", device)
     given = [v for v in (start, stop, step) if v is not None]
     kind = dtypes.result_type(*given) if dtype is None else dtypes.requested_dtype(dtype, "arange")
     if stop is None:
@@ -390,6 +404,7 @@ def linspace(
     >>> linspace(0, 1, 3)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
+    check_device("linspace", device)
     num = _count("linspace", num)
     low, high = (operand("linspace", v, k) for k, v in enumerate((start, stop)))
     wanted = dtypes.result_type(*(cast_type(v) for v in (low, high)))
@@ -440,6 +455,8 @@ def cast_type(x: Any) -> Any:
 
 
 def _count(name: str, num: Any) -> int:
+    if isinstance(num, Array) and is_unknown(num):
+        raise_unknown(name, num, "the number of elements")
     try:
         count = operator.index(num)
     except TypeError as error:
@@ -515,6 +532,7 @@ def eye(
     Array([[1., 0.],
            [0., 1.]], dtype=float32)
     """
+    check_device("eye", device)
     rows = _count("eye", N)
     columns = rows if M is None else _count("eye", M)
     return cast(
@@ -673,6 +691,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
     Raises TypeError if `x` does not offer DLPack.
     """
+    check_device("from_dlpack", device)
     if isinstance(x, Array):
         return copy_primitive(x) if copy else x
     if not hasattr(x, "__dlpack__"):

@@ -12,11 +12,13 @@ import numpy as np
 
 from xcube import dtypes, eager
 from xcube.array import Array, DeviceArray
-from xcube.errors import ConcretizationTypeError, DtypeError, ShapeError
+from xcube.errors import ConcretizationTypeError, DeviceError, DtypeError, ShapeError
 from xcube.ir import Aval, Literal, Shape, at_user_line
+from xcube.lowering.device import default_device
+from xcube.lowering.device import device as find_device
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.shape import broadcast_in_dim, full
-from xcube.trace import EVAL, current_trace
+from xcube.trace import EVAL, Tracer, current_trace
 from xcube.transforms.arguments import to_array
 
 Operand = Any  # Array | Literal
@@ -161,8 +163,8 @@ def raise_unknown(name: str, value: Any, what: str) -> Any:
     """Refuse a traced array where a value is needed."""
     raise ConcretizationTypeError(
         f"{name}: {what} must be known while tracing; got the traced array {value.aval}."
-        f"{at_user_line()} Pass it as a static argument (static_argnums, static_argnames) or, "
-        f"where the function has one, give size=."
+        f"{at_user_line()} Mark the argument it depends on as static (static_argnums, "
+        f"static_argnames)."
     )
 
 
@@ -247,15 +249,36 @@ def canonical_shape(name: str, shape: Any) -> Shape:
     """A shape argument as a tuple of ints. Raises TypeError if it is none."""
     if isinstance(shape, int):
         return (shape,)
+    sizes: Any = shape if isinstance(shape, tuple | list) else [shape]
+    if any(isinstance(size, Array) and is_unknown(size) for size in sizes):
+        raise ConcretizationTypeError(
+            f"{name}: a shape must be known while tracing; got {shape!r}.{at_user_line()} Mark the "
+            f"argument it depends on as static (static_argnums, static_argnames)."
+        )
+    if not isinstance(shape, tuple | list):
+        sizes = np.atleast_1d(np.asarray(shape))
     try:
-        sizes = shape if isinstance(shape, tuple | list) else np.atleast_1d(np.asarray(shape))
-        result = tuple(operator.index(size) for size in sizes)
+        return tuple(operator.index(size) for size in sizes)
     except TypeError as error:
         raise TypeError(
-            f"{name}: a shape must be an int or a sequence of ints known while tracing; got "
-            f"{shape!r}.{at_user_line()} {error}"
+            f"{name}: a shape must be an int or a sequence of ints; got {shape!r}.{at_user_line()}"
         ) from error
-    return result
+
+
+def is_unknown(x: Array) -> bool:
+    """Whether the elements of an array are not known now: it is traced."""
+    return isinstance(x, Tracer) and x.known is None
+
+
+def check_device(name: str, device: Any) -> None:
+    """Raises DeviceError unless a device argument is None or names a device that is there."""
+    if isinstance(device, str):
+        find_device(device)
+    elif device is not None and device is not default_device():
+        raise DeviceError(
+            f"{name}: the device must be {default_device()!r} or its name; got {device!r}."
+            f"{at_user_line()}"
+        )
 
 
 def size_of(shape: Shape) -> int:

@@ -42,6 +42,15 @@ class FlatCall:
         return self.fun(*args, **kwargs)
 
 
+def check_callable(transform: str, fun: Any) -> None:
+    """Raises TypeError unless a transform was given a function."""
+    if not callable(fun):
+        raise TypeError(
+            f"{transform}: the first argument must be a function; got {type(fun).__name__}."
+            f"{at_user_line()}"
+        )
+
+
 def flatten_call(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> FlatCall:

@@ -14,7 +14,14 @@ from xcube.ir import Jaxpr, Linear, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.shape import full, zeros_of
 from xcube.trace import aval_of, evaluate
-from xcube.transforms.arguments import FlatCall, as_leaf, as_result, flatten_call, leaf_arrays
+from xcube.transforms.arguments import (
+    FlatCall,
+    as_leaf,
+    as_result,
+    check_callable,
+    flatten_call,
+    leaf_arrays,
+)
 from xcube.transforms.linearize import instantiate, jvp_flat, linearize_flat, tangent_aval
 from xcube.transforms.transpose import backward
 from xcube.transforms.vmap import named_like
@@ -56,6 +63,11 @@ def jvp(
     >>> jvp(jnp.sin, (0.0,), (1.0,))
     (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32, weak_type=True))
     """
+    if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
+        raise TypeError(
+            f"jvp: primals and tangents must be tuples, one entry per argument; got "
+            f"{type(primals).__name__} and {type(tangents).__name__}.{at_user_line()}"
+        )
     call = flatten_call(fun, tuple(primals), {})
     primal_leaves = leaf_arrays("jvp", getattr(fun, "__name__", "function"), call)
     tangent_leaves = _tangent_leaves(call, primal_leaves, tuple(tangents))
@@ -258,6 +270,7 @@ def value_and_grad(
     >>> value_and_grad(lambda x: x * x)(3.0)
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
+    check_callable("grad", fun)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(fun, "__name__", "function")
 
@@ -348,6 +361,11 @@ def _check_input(
 
 
 def _check_output(name: str, outs: list[Any], out_tree: Any, holomorphic: bool) -> None:
+    if not outs:
+        raise TypeError(
+            f"grad: {name} must return one scalar; it returned {out_tree}.{at_user_line()} Is a "
+            f"return statement missing?"
+        )
     if len(outs) != 1 or out_tree.num_nodes != 1:
         raise TypeError(
             f"grad: {name} must return one scalar; got a tree {out_tree}.{at_user_line()} "

@@ -21,7 +21,13 @@ from xcube.lowering import Executable, compile
 from xcube.lowering.device import default_device
 from xcube.primitives.lowered import Inline
 from xcube.trace import EVAL, Tracer, bind, current_trace, set_current
-from xcube.transforms.arguments import FlatCall, abstract, as_leaf, stage_flat
+from xcube.transforms.arguments import (
+    FlatCall,
+    abstract,
+    as_leaf,
+    check_callable,
+    stage_flat,
+)
 from xcube.transforms.linearize import linearize_jaxpr
 from xcube.transforms.transpose import transpose_jaxpr
 from xcube.transforms.vmap import batch_jaxpr
@@ -354,6 +360,8 @@ def jit(
     >>> jit(lambda x: x + 1)(jnp.arange(3))
     Array([1, 2, 3], dtype=int32)
     """
+    if fun is not None:
+        check_callable("jit", fun)
     if fun is None:
         return functools.partial(
             jit,
@@ -386,10 +394,38 @@ def _by_both(
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
         return numbers, names
+    _check_declared(fun, parameters, numbers, names)
     plain = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     positional = {*numbers, *(plain.index(name) for name in names if name in plain)}
     named = {*names, *(plain[n] for n in numbers if -len(plain) <= n < len(plain))}
     return tuple(sorted(positional)), tuple(sorted(named))
+
+
+def _check_declared(
+    fun: Callable[..., Any],
+    parameters: Sequence[inspect.Parameter],
+    numbers: tuple[int, ...],
+    names: tuple[str, ...],
+) -> None:
+    """Refuse declarations of arguments that the function does not have."""
+    kinds = {p.kind for p in parameters}
+    called = getattr(fun, "__name__", type(fun).__name__)
+    known = {p.name for p in parameters}
+    if inspect.Parameter.VAR_KEYWORD not in kinds and (extra := set(names) - known):
+        raise ValueError(
+            f"jit: static_argnames and donate_argnames must name parameters of {called}, which are "
+            f"{', '.join(sorted(known)) or 'none'}; got {', '.join(sorted(extra))}."
+            f"{at_user_line()}"
+        )
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    most = len(places)
+    if inspect.Parameter.VAR_POSITIONAL not in kinds and any(
+        not -most <= n < most for n in numbers
+    ):
+        raise ValueError(
+            f"jit: static_argnums and donate_argnums must lie in {-most}..{most - 1} for {called}; "
+            f"got {numbers}.{at_user_line()}"
+        )
 
 
 def make_jaxpr(

@@ -12,7 +12,7 @@ from xcube.errors import ShapeError, TraceError
 from xcube.ir import Aval, Equation, Jaxpr, at_user_line
 from xcube.primitives.shape import batch_front, full, transpose
 from xcube.trace import aval_of, bind, interpret, stage
-from xcube.transforms.arguments import flatten_call, leaf_arrays, stage_flat
+from xcube.transforms.arguments import check_callable, flatten_call, leaf_arrays, stage_flat
 
 
 def batch_values(
@@ -102,6 +102,7 @@ def vmap(
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(jnp.arange(3), 2)
     Array([0, 2, 4], dtype=int32)
     """
+    check_callable("vmap", fun)
     name = getattr(fun, "__name__", "function")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
@@ -159,6 +160,11 @@ def _mapped_size(
     for number, (x, axis) in enumerate(zip(leaves, axes, strict=True)):
         if axis is None:
             continue
+        if x.ndim == 0:
+            raise ShapeError(
+                f"vmap: {call.describe(number)} is {x.aval}, which has no axis to map."
+                f"{at_user_line()} Give it None in in_axes."
+            )
         if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
             raise ShapeError(
                 f"vmap: the axis to map of {call.describe(number)} must lie in "
