@@ -580,3 +580,47 @@ def test_facts(cpu: Cpu):
     assert facts.memory_bytes > 1 << 26
     assert cpu.has("no such feature") is False
     cpu.synchronize()
+
+
+FAR_APART = """
+import ctypes
+import sys
+
+if sys.platform != "linux":
+    sys.exit()
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+import xcube
+import xcube.numpy as jnp
+
+
+def reserve(size, access=1):
+    return libc.mmap(None, size, access, 0x4022, -1, 0)
+
+
+xcube.jit(jnp.sin)(jnp.ones(64))
+pages = [reserve(4096, 1 + 2 * (k % 2)) for k in range(4000)]
+below = reserve(6 << 30)
+size = 64 << 20
+while size >= 8192:  # fill every larger gap above the reservation
+    while (page := reserve(size)) > below:
+        pass
+    libc.munmap(page, size)
+    size //= 2
+for page in pages[::2]:
+    libc.munmap(page, 4096)
+for k in range(6):
+    work = xcube.jit(lambda q: (jnp.sort(q * k), jnp.sin(q) @ jnp.exp(q - k), jnp.argmax(q + k)))
+    work(jnp.ones(64))
+print("survived")
+"""
+
+
+def test_code_is_linked_where_its_constants_are_far_away():
+    found = subprocess.run(
+        [sys.executable, "-c", FAR_APART], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert found.stdout.strip() == "survived", found.stderr[-2000:]

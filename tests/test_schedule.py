@@ -230,3 +230,25 @@ def test_programs_are_as_written_down(name: str, golden: Callable[[str, str], No
 
 def test_the_device_of_this_machine_is_described_too() -> None:
     assert program(softmax, X, device=default_device()).launches
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda v: jnp.concatenate([v[1:], v[:1]]),
+        lambda v: jnp.roll(v, 1),
+        lambda v: v.reshape(3, 2).T.reshape(6),
+        lambda v: jnp.pad(v, 1)[1:-1],
+    ],
+)
+def test_a_long_chain_of_views_is_cut_into_kernels_of_bounded_size(step):
+    def chain(count):
+        def function(v):
+            for _ in range(count):
+                v = step(v)
+            return v
+
+        program = lower(make_jaxpr(function)(jnp.arange(6)), default_device())
+        return max(len(key) for key in program.keys)
+
+    assert chain(48) <= 2 * chain(12)

@@ -50,7 +50,7 @@ def _compile(
         result = trace.process(primitive, [trace.new_input(aval) for aval in avals], params)
         jaxpr = trace.jaxpr(result if primitive.multiple else [result])
     with set_current(EVAL), _lock:
-        return compile(jaxpr, default_device()), jaxpr.out_avals
+        return compile(jaxpr, default_device(), forward=False), jaxpr.out_avals
 
 
 def clear() -> None:
@@ -97,7 +97,8 @@ def convert(value: Any) -> Array:
     if hasattr(value, "__jax_array__"):
         return convert(value.__jax_array__())
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
-        return operand(value)
+        atom = literal(value)  # a buffer of its own: others may come to see and write it
+        return from_host(np.asarray(atom.value), atom.aval)
     host = np.asarray(value)
     _check_dtype(host.dtype)
     return from_host(host.astype(dtypes.canonicalize_dtype(host.dtype), copy=False))

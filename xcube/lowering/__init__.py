@@ -21,6 +21,7 @@ from xcube.lowering.kernels import contract, select
 from xcube.lowering.program import Program, donations, plan
 from xcube.lowering.schedule import Group, schedule
 from xcube.lowering.simplify import simplify
+from xcube.primitives.convert import copy_p
 from xcube.primitives.shape import broadcast_in_dim_p
 
 Executable = Callable[[Sequence[Buffer]], list[Buffer]]
@@ -30,12 +31,15 @@ _handles: dict[str, dict[str, int]] = {}  # device name -> kernel text -> handle
 LIGHT = 1 << 16  # bytes below which a program runs without letting other Python threads in
 
 
-def compile(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Executable:
+def compile(
+    jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = (), forward: bool = True
+) -> Executable:
     """An executable from input buffers to output buffers.
 
-    `donated` says of each input whether results may take its memory over.
+    `donated` says of each input whether results may take its memory over; `forward`, whether a
+    result that is an input may be that input's buffer.
     """
-    program = lower(jaxpr, device, donated)
+    program = lower(jaxpr, device, donated, forward)
     handles = _compile_kernels(program, device)
     linked = device.link(
         handles,
@@ -49,7 +53,9 @@ def compile(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Execu
     return _arranged(program, linked)
 
 
-def lower(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Program:
+def lower(
+    jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = (), forward: bool = True
+) -> Program:
     """The program of a jaxpr: everything but the device's own code."""
     _log("jaxpr", jaxpr)
     facts = device.facts()
@@ -57,6 +63,7 @@ def lower(jaxpr: Jaxpr, device: Device, donated: Sequence[bool] = ()) -> Program
         _with_computed_outputs(jaxpr),
         lambda eqn: contract.expand(eqn, facts) or split.expand(eqn),
     )
+    flat = flat if forward else _with_own_outputs(flat)
     _log("simplify", flat)
     if config.current.check:
         check(flat)
@@ -79,6 +86,18 @@ def _with_computed_outputs(jaxpr: Jaxpr) -> Jaxpr:
             var = Var(atom.aval)
             equations.append(Equation((var,), broadcast_in_dim_p, (atom,), params))
             atom = var
+        outputs.append(atom)
+    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
+
+
+def _with_own_outputs(jaxpr: Jaxpr) -> Jaxpr:
+    """Results that are inputs become copies of them."""
+    given = set(jaxpr.inputs)
+    equations, outputs = list(jaxpr.equations), []
+    for atom in jaxpr.outputs:
+        if isinstance(atom, Var) and atom in given:
+            equations.append(Equation((Var(atom.aval),), copy_p, (atom,), {}))
+            atom = equations[-1].outputs[0]
         outputs.append(atom)
     return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
 

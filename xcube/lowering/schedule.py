@@ -25,7 +25,8 @@ from xcube.primitives.lowered import Element, Reduction, Template
 
 Indices = tuple[Index, ...]
 
-LIMIT = 96  # equations of a kernel: bounds compile time and recursion depth
+LIMIT = 128  # load of a kernel, in simple equations: bounds compile time and recursion depth
+DEEP = 40  # weight of a view of views from which it is written to memory
 FEW_ROWS = 8  # a program of so few long rows would leave processors idle
 LONG = 1 << 16
 WASTE = 1.6  # how often an element may be computed anew for want of a common index
@@ -74,6 +75,7 @@ class _Cluster:
     outputs: list[Var] = field(default_factory=list)
     reads: dict[Var, set[Indices]] = field(default_factory=dict)
     root: Equation | None = None
+    load: int = 0
     here: set[int] = field(default_factory=set)  # equations computed at the space's own index
     nodes: Expressions = field(default_factory=Expressions)
 
@@ -106,15 +108,13 @@ class _Scheduler:
         self.producer = {var: eqn for eqn in jaxpr.equations for var in eqn.outputs}
         self.position = {id(eqn): number for number, eqn in enumerate(jaxpr.equations)}
         self.results = {atom for atom in jaxpr.outputs if isinstance(atom, Var)}
-        self.views = {
-            var: eqn
-            for var, eqn in self.producer.items()
-            if isinstance(eqn.primitive.lower, Element) and eqn.primitive.lower.cheap
-        }
+        self.views = _views(jaxpr)
         self.clusters: list[_Cluster] = []
         self.owner: dict[Var, _Cluster] = {}
         self.readers: dict[Var, list[_Cluster]] = {}
-        self.asked: set[Var] = set()  # read whole by a template, so it must be in memory
+        self.asked = {  # must be in memory: read whole by a template, or a view too deep
+            var for var, eqn in self.producer.items() if _is_view(eqn) and var not in self.views
+        }
 
     def run(self) -> list[Group]:
         for eqn in reversed(self.jaxpr.equations):
@@ -132,7 +132,7 @@ class _Scheduler:
         elif isinstance(lower, Reduction):
             self._place_reduction(eqn)
         elif isinstance(lower, Element):
-            if not lower.cheap or wanted:
+            if eqn.outputs[0] not in self.views or wanted:
                 self._place_element(eqn, bool(wanted))
         else:
             raise TypeError(f"{eqn.primitive.name} has no lowering rule")
@@ -171,7 +171,7 @@ class _Scheduler:
         return True
 
     def _may_inline(self, eqn: Equation, cluster: _Cluster) -> bool:
-        if len(cluster.members) >= LIMIT:
+        if cluster.load >= LIMIT:
             return False
         if self._identical(eqn, cluster):
             return True
@@ -186,7 +186,7 @@ class _Scheduler:
 
     def _identical(self, eqn: Equation, cluster: _Cluster) -> bool:
         """Whether a cluster reads the equation's results only where it is anyway."""
-        if len(cluster.members) >= LIMIT:
+        if cluster.load >= LIMIT:
             return False
         seen = [cluster.reads[var] for var in eqn.outputs if var in cluster.reads]
         place = cluster.place(eqn.outputs[0].aval.shape)
@@ -251,7 +251,7 @@ class _Scheduler:
     def _takes_reduction(
         self, cluster: _Cluster, eqn: Equation, space: Shape, axes: tuple[int, ...]
     ) -> bool:
-        if cluster.root is not None or len(cluster.members) >= LIMIT:
+        if cluster.root is not None or cluster.load >= LIMIT:
             return False
         if not _many_rows(space, axes):
             return False
@@ -317,6 +317,7 @@ class _Scheduler:
     def _adopt(self, cluster: _Cluster, eqn: Equation, at: Indices | None = None) -> None:
         """Make an equation a member and follow its reads."""
         cluster.members.append(eqn)
+        cluster.load += _load(eqn)
         indices: set[Indices] = set() if at is None else {at}
         for var in eqn.outputs:
             indices |= cluster.reads.pop(var, set())
@@ -367,7 +368,7 @@ class _Scheduler:
         """Follow all reads anew after the space has changed."""
         for var in list(cluster.reads):
             self.readers[var].remove(cluster)
-        members, cluster.members, cluster.reads = cluster.members, [], {}
+        members, cluster.members, cluster.reads, cluster.load = cluster.members, [], {}, 0
         cluster.here = set()
         own = {var for eqn in members for var in eqn.outputs}
         written = {id(self.producer[var]) for var in cluster.outputs}
@@ -423,6 +424,7 @@ class _Scheduler:
             {id(e): e for e in (*first.members, *second.members)}.values(),
             key=lambda eqn: -self.position[id(eqn)],
         )
+        first.load += second.load
         first.here |= second.here
         for var in second.outputs:
             if var not in first.outputs:
@@ -486,9 +488,37 @@ class _Scheduler:
         )
 
 
+def _is_view(eqn: Equation) -> bool:
+    return isinstance(eqn.primitive.lower, Element) and eqn.primitive.lower.cheap
+
+
+def _views(jaxpr: Jaxpr) -> dict[Var, Equation]:
+    """The equations that kernels look through, by result. What it costs to look through a view of
+    views doubles where it is read twice and where a reshape divides its index."""
+    weights: dict[Var, int] = {}
+    views: dict[Var, Equation] = {}
+    for eqn in jaxpr.equations:
+        if not _is_view(eqn):
+            continue
+        weight = 1 + sum(weights.get(atom, 0) for atom in eqn.inputs if isinstance(atom, Var))
+        weight *= 2 if eqn.primitive.name == "reshape" else 1
+        if weight < DEEP:
+            views.update((var, eqn) for var in eqn.outputs)
+            weights.update((var, weight) for var in eqn.outputs)
+    return views
+
+
+def _load(eqn: Equation) -> int:
+    """How much code an equation becomes, in simple operations."""
+    return 8 if eqn.primitive.name in COSTLY - QUICK else 1
+
+
+QUICK = frozenset({"div", "rem", "sqrt", "rsqrt"})
+
+
 def _alike(first: _Cluster, second: _Cluster) -> bool:
     """Whether two kernels over one space read an array in the same way."""
-    if len(first.members) + len(second.members) > LIMIT:
+    if first.load + second.load > LIMIT:
         return False
     return any(
         var.aval.ndim and var.aval.size > 1 and first.reads[var] & second.reads[var]

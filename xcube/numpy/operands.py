@@ -84,7 +84,9 @@ def as_array(x: Operand) -> Array:
     """A program scalar as an array; arrays are themselves."""
     if isinstance(x, Array):
         return x
-    return eager.operand(x) if current_trace() is EVAL else full((), x)
+    if current_trace() is not EVAL:
+        return full((), x)
+    return eager.from_host(np.asarray(x.value), x.aval)  # a buffer of its own: users may see it
 
 
 def shape_of(name: str, x: Any) -> Shape:

@@ -67,7 +67,7 @@ class Code:
             codemodel="small",
             jit=True,
         )
-        self._engine = llvm.create_lljit_compiler(self._machine)
+        self._engine = llvm.create_lljit_compiler(self._machine, use_jit_link=True)
         self._prefix = (
             f'target datalayout = "{self._machine.target_data}"\ntarget triple = "{self.triple}"\n'
         )
