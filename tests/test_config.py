@@ -133,7 +133,9 @@ def test_jax_names_are_accepted() -> None:
     assert config.current.enable_x64
 
 
-@pytest.mark.parametrize("change", [config.update, lambda name, value: config.using(**{name: value})])
+@pytest.mark.parametrize(
+    "change", [config.update, lambda name, value: config.using(**{name: value})]
+)
 def test_an_unknown_setting_is_named(change: Callable) -> None:
     with pytest.raises(AttributeError, match=r"no setting 'colour'; the settings are enable_x64"):
         enter = change("colour", 1)

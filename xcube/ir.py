@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -397,8 +397,3 @@ def count(jaxpr: Jaxpr) -> int:
     """Number of equations, those of inner jaxprs included."""
     inner = (count(sub) for eqn in jaxpr.equations for sub in subjaxprs(eqn))
     return len(jaxpr.equations) + sum(inner)
-
-
-def avals_of(values: Sequence[Any]) -> tuple[Aval, ...]:
-    """Avals of arrays and tracers."""
-    return tuple(value.aval for value in values)

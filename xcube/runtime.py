@@ -95,7 +95,7 @@ def clear_caches() -> None:
 
 @contextlib.contextmanager
 def enable_x64(enabled: bool = True) -> Iterator[None]:
-    """64-bit default dtypes inside a `with` block.
+    """64-bit default dtypes inside a `with` block, for the thread that runs it.
 
     >>> import xcube.numpy as jnp
     >>> with enable_x64():
@@ -108,8 +108,8 @@ def enable_x64(enabled: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disable_jit(disabled: bool = True) -> Iterator[None]:
-    """Jitted functions run operation by operation inside a `with` block, so that one can print and
-    step through them.
+    """Jitted functions run operation by operation inside a `with` block, for the thread that runs
+    it, so that one can print and step through them.
 
     >>> import xcube.numpy as jnp
     >>> from xcube import jit

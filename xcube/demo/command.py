@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +15,14 @@ from xcube import config as settings
 from xcube import runtime, tree
 from xcube.demo import corpus
 from xcube.demo.model import Config
-from xcube.demo.progress import clock, progress, smoothed
-from xcube.demo.training import History, State, sample, stop_on_interrupt, train, validate
+from xcube.demo.progress import WINDOW, clock, count, progress, smoothed
+from xcube.demo.training import History, make_state, sample, stop_on_interrupt, train, validate
 from xcube.errors import DeviceError
 from xcube.lowering.device import default_device
+from xcube.transforms.jit import eval_shape
 
 _PROMPT = b"def "
+_RULE = "-" * 60
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
@@ -80,27 +83,32 @@ def run(arguments: argparse.Namespace, config: Config | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, config: Config) -> int:
     save_plot = _plotter(arguments.plot)
-    if arguments.device:
-        runtime.devices(arguments.device)  # raises DeviceError if there is none
-        settings.update("device", arguments.device)
-    text = corpus.load(arguments.data, least=config.length + 1)
-    _say("corpus", f"{text.files} files of {text.folder}")
-    _say("", f"{text.train.size:,} bytes to train on, {text.validation.size:,} to validate on")
-    _say("device", default_device().name)
-    with stop_on_interrupt() as stop, progress(config) as report:
-        state, history = train(config, text.train, report, stop)
-    if not history.losses:
-        print("xcube demo: interrupted before the first step", file=sys.stderr)
-        return _INTERRUPTED
-    validation = validate(config, state.model, text.validation)
-    _summarise(config, state, history, validation)
-    if save_plot is not None:
-        save_plot(arguments.plot, history, validation)
-        _say("plot", str(arguments.plot))
-    if arguments.sample:
-        written = sample(config, state.model, _PROMPT, arguments.sample)
-        print(f"\n{written.decode('utf-8', errors='replace')}")
+    with settings.using(device=_device(arguments.device)):
+        text = corpus.load(arguments.data, least=config.length + 1)
+        _announce(config, text)
+        with stop_on_interrupt() as stop, progress(config) as report:
+            state, history = train(config, text.train, report, stop)
+        if not history.losses:
+            print("xcube demo: interrupted before the first step", file=sys.stderr)
+            return _INTERRUPTED
+        validation = validate(config, state.model, text.validation)
+        _summarise(config, history, validation)
+        if save_plot is not None:
+            save_plot(arguments.plot, config, history, validation)
+            _say("plot", str(arguments.plot))
+        if arguments.sample:
+            written = sample(config, state.model, _PROMPT, arguments.sample)
+            _say("sample", f"{count(arguments.sample, 'byte')} after {_PROMPT.decode()!r}")
+            print(f"{_RULE}\n{legible(written, sys.stdout.encoding)}")
     return _INTERRUPTED if history.interrupted else 0
+
+
+def _device(kind: str) -> str:
+    """The setting `device` that the option asks for."""
+    kinds = [device.kind for device in runtime.devices()]
+    if kind and kind not in kinds:
+        raise _UsageError(f"--device must be one of {', '.join(kinds)}; got {kind!r}")
+    return kind or settings.current.device
 
 
 def _plotter(path: Path | None) -> Callable[..., Any] | None:
@@ -117,16 +125,44 @@ def _plotter(path: Path | None) -> Callable[..., Any] | None:
         ) from error
 
 
-def _summarise(config: Config, state: State, history: History, validation: float) -> None:
+def _announce(config: Config, text: corpus.Corpus) -> None:
+    """What is about to be trained, on what and where."""
+    model = eval_shape(lambda: make_state(config).model)
+    size = sum(math.prod(leaf.shape) for leaf in tree.leaves(model))
+    layers = count(config.layers, "layer")
+    _say("corpus", f"{count(text.files, 'file')} of {text.folder}")
+    _say("", f"{text.train.size:,} bytes to train on, {text.validation.size:,} to validate on")
+    _say("model", f"{size:,} parameters, {layers} of {config.features} features")
+    _say("device", default_device().name)
+    _say("training", f"{count(config.steps, 'step')}; loss is the mean of the last {WINDOW}")
+
+
+def _summarise(config: Config, history: History, validation: float) -> None:
     done = len(history.losses)
-    count = sum(leaf.size for leaf in tree.leaves(state.model))
-    ending = f" of {config.steps}, interrupted" if history.interrupted else ""
-    _say("model", f"{count:,} parameters, {config.layers} layers of {config.features} features")
-    _say("trained", f"{done} steps{ending} in {clock(history.first_seconds + history.seconds)}")
+    ending = f" of {config.steps:,}, interrupted" if history.interrupted else ""
+    took = clock(history.first_seconds + history.seconds)
+    _say("trained", f"{count(done, 'step')}{ending} in {took}")
     if done > 1:
         _say("speed", f"{history.tokens_per_second(config):,.0f} tokens/s")
     _say("compiled", f"in {history.first_seconds:.1f} s, the first step included")
-    _say("loss", f"{smoothed(history.losses):.3f} nats per byte, validation {validation:.3f}")
+    steps = "" if done == 1 else f", mean of the last {min(done, WINDOW)} steps"
+    _say(
+        "loss", f"{smoothed(history.losses):.3f} nats per byte{steps}; validation {validation:.3f}"
+    )
+
+
+def legible(written: bytes, encoding: str | None = None) -> str:
+    """A sample as a text for a terminal of that encoding: what is no character of it, or would
+    steer the terminal, is `?`; lines and the text end where their words do.
+
+    >>> legible(b"def f(x):  \\n    \\xff\\x1b[1m \\n \\n")
+    'def f(x):\\n    ??[1m'
+    """
+    encoding = encoding or "utf-8"
+    text = written.decode("utf-8", errors="replace").replace("\N{REPLACEMENT CHARACTER}", "?")
+    text = text.encode(encoding, errors="replace").decode(encoding)
+    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
 
 
 def _say(label: str, text: str) -> None:

@@ -32,16 +32,19 @@ class Corpus:
 def load(folder: Path | None = None, least: int = 0) -> Corpus:
     """The Python files directly in a folder, by default that of the standard library.
 
-    `least`: how many bytes both parts must have. Raises CorpusError if they do not.
+    `least`: how many bytes both parts must have. Raises CorpusError if they do not, or if there is
+    no such folder.
     """
     folder = Path(sysconfig.get_path("stdlib")) if folder is None else folder
+    if not folder.is_dir():
+        raise CorpusError(f"there is no folder {folder}. Name another with --data.")
     paths = sorted(folder.glob("*.py"), key=lambda path: path.name)
     held_out = [path for path in paths if _is_validation(path)]
     train = _joined([path for path in paths if not _is_validation(path)])
     validation = _joined(held_out)
     if min(train.size, validation.size) < least:
         raise CorpusError(
-            f"demo: {folder} must hold Python files, at least {least} bytes for training and as "
+            f"{folder} must hold Python files, at least {least} bytes for training and as "
             f"many for validation; got {len(paths)} files with {train.size} and "
             f"{validation.size}. Name another folder with --data."
         )

@@ -19,6 +19,9 @@ Report = Callable[[History], None]
 
 _LINES = 20
 
+WINDOW = 20
+"""The loss that is shown is the mean of so many last steps."""
+
 
 @contextmanager
 def progress(config: Config, output: TextIO | None = None) -> Iterator[Report]:
@@ -31,7 +34,7 @@ def progress(config: Config, output: TextIO | None = None) -> Iterator[Report]:
 
         def report(history: History) -> None:
             rate = history.tokens_per_second(config)
-            bar.set_postfix_str(f"loss {smoothed(history.losses):.3f}, {rate:,.0f} tokens/s", False)
+            bar.set_postfix_str(f"{shown(history)}, {rate:,.0f} tokens/s", False)
             bar.update()
 
         yield report
@@ -44,8 +47,8 @@ def _line(config: Config, history: History, stream: TextIO) -> None:
     left = "" if done == 1 else f"  {clock(_seconds_left(config, history))} left"
     rate = history.tokens_per_second(config)
     speed = "" if done == 1 else f"  {rate:,.0f} tokens/s"
-    loss = smoothed(history.losses)
-    print(f"step {done:>5}/{config.steps}  loss {loss:.3f}{speed}{left}", file=stream, flush=True)
+    line = f"step {done:>5}/{config.steps}  {shown(history)}{speed}{left}"
+    print(line, file=stream, flush=True)
 
 
 def _seconds_left(config: Config, history: History) -> float:
@@ -53,7 +56,16 @@ def _seconds_left(config: Config, history: History) -> float:
     return history.seconds / (done - 1) * (config.steps - done)
 
 
-def smoothed(losses: list[float], window: int = 20) -> float:
+def shown(history: History) -> str:
+    """The loss that stands for the last steps.
+
+    >>> shown(History(losses=[4.0, 2.0]))
+    'loss 3.000'
+    """
+    return f"loss {smoothed(history.losses):.3f}"
+
+
+def smoothed(losses: list[float], window: int = WINDOW) -> float:
     """The mean of the last losses."""
     return sum(losses[-window:]) / len(losses[-window:])
 
@@ -66,3 +78,12 @@ def clock(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of a thing.
+
+    >>> count(1, "step"), count(1500, "step")
+    ('1 step', '1,500 steps')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -48,7 +48,8 @@ class _Flattener:
 
     def _equation(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
         if (inner := self._replacement(eqn)) is not None:
-            return self.inline(inner, [*(_literal(v) for v in inner.consts), *inputs])
+            assert not inner.captured, "lowering wants closed jaxprs"
+            return self.inline(inner, inputs)
         if isinstance(eqn.primitive.lower, Reduction) and not eqn.params["axes"]:
             return inputs
         if not eqn.primitive.effects and all(var.aval.size == 0 for var in eqn.outputs):
@@ -94,10 +95,6 @@ class _Flattener:
         outputs = tuple([Var(var.aval) for var in eqn.outputs])
         fresh = Equation(outputs, eqn.primitive, inputs, params, eqn.source)
         return self._equation(fresh, inputs)[0]
-
-
-def _literal(value: Any) -> Atom:
-    raise AssertionError(f"lowering wants closed jaxprs; found a captured {value!r}")
 
 
 def _expanded(eqn: Equation, lower: Expand) -> Jaxpr:

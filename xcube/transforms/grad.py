@@ -76,7 +76,7 @@ def jvp(
     outs, out_tangents, aux = _with_aux(
         lambda f: jvp_flat(f, primal_leaves, tangent_leaves), function, found, has_aux
     )
-    whole = [instantiate(t, x) for t, x in zip(out_tangents, outs, strict=True)]
+    whole = [_or_zero(t, x) for t, x in zip(out_tangents, outs, strict=True)]
     pair = tree.unflatten(found["tree"], outs), tree.unflatten(found["tree"], whole)
     return (*pair, aux) if has_aux else pair
 
@@ -160,7 +160,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         ]
         results = iter(evaluate(linear, nonzero_dxs))
         whole = [
-            next(results) if flag else zeros_of(tangent_aval(aval_of(out)))
+            next(results) if flag else _or_zero(None, out)
             for out, flag in zip(outs, flags, strict=True)
         ]
         return tree.unflatten(out_tree, whole)
@@ -224,7 +224,14 @@ def _pull_back(
 def _cotangent(ct: Any, x: Array) -> Any:
     if ct is not None:
         return convert_element_type(ct, ct.dtype, x.weak_type)
-    aval = tangent_aval(x.aval)
+    return _or_zero(None, x)
+
+
+def _or_zero(tangent: Any, x: Any) -> Any:
+    """A tangent or cotangent of x, where None is zero; a float0 one is a NumPy array, as in JAX."""
+    if tangent is not None:
+        return tangent
+    aval = tangent_aval(aval_of(x))
     return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros_of(aval)
 
 

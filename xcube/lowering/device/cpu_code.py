@@ -126,11 +126,6 @@ class Code:
                 store.store(key, code)
             return self._link(code, exports, imports)
 
-    def object_file(self, name: str, text: str) -> bytes:
-        """The object file of one text, which exports `name`."""
-        with self._lock:
-            return self._machine.emit_object(self._optimized(name, text))
-
     def assembly(self, name: str, text: str) -> str:
         """The machine code of one text as assembly, for people."""
         with self._lock:

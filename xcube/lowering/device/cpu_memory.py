@@ -275,8 +275,8 @@ class Allocator:
     def _out_of_memory(self, nbytes: int, reason: str) -> errors.OutOfMemoryError:
         return errors.OutOfMemoryError(
             f"allocate: {_human(nbytes)} ({nbytes} bytes) must fit into memory; xcube uses "
-            f"{_human(self.live)} and {reason}. Free arrays, use smaller batches, or "
-            "recompute instead of saving (xcube.checkpoint)."
+            f"{_human(self.live)} and {reason}. Use smaller batches, free arrays with their "
+            "method delete(), or let results take over arguments with jit's donate_argnums."
         )
 
     def _refill(self, home: SizeClass) -> int:
