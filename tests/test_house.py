@@ -1,8 +1,10 @@
 """The house rules that ARCHITECTURE.md states: which room may import which, where imports stand,
-how long a file may be, that every primitive has its row in the tables of operations."""
+how long a file may be, that every primitive has its row in the tables of operations; and that texts
+and the README name what is there."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import pkgutil
@@ -15,6 +17,8 @@ import pytest
 
 import xcube
 import xcube.primitives
+from xcube import config
+from xcube.demo import command
 from xcube.ir import Jaxpr, Primitive, subjaxprs
 from xcube.transforms.jit import make_jaxpr
 
@@ -236,3 +240,42 @@ def test_every_primitive_has_a_row() -> None:
             arguments = sample(np.random.default_rng(0))
             covered |= primitives_of(make_jaxpr(row.function)(*arguments))
     assert set(primitives_defined()) - covered == set()
+
+
+# the README -----------------------------------------------------------------------------------
+
+README = ROOT.parent.joinpath("README.md").read_text(encoding="utf-8")
+
+# What the README says is not there yet. A name that comes into being leaves both lists.
+MISSING = (
+    *("lax.scan", "lax.while_loop", "lax.fori_loop", "lax.cond", "lax.switch", "lax.psum"),
+    *("checkpoint", "remat", "custom_jvp", "custom_vjp", "jacfwd", "jacrev", "hessian"),
+    *("debug", "profiler", "scipy", "numpy.fft"),
+    *("random.gamma", "random.beta", "random.dirichlet", "random.poisson", "random.binomial"),
+    "random.t",
+)
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_the_readme_names_what_is_missing(name: str) -> None:
+    short = name if name == "numpy.fft" else name.split(".")[-1]
+    assert f"`{short}`" in section("Not there yet")
+    assert not exists(name), f"xcube.{name} is there: take it out of MISSING and of the README"
+
+
+def test_the_readme_names_every_setting() -> None:
+    text = section("Settings")
+    assert [name for name in config.NAMES if f"`XCUBE_{name.upper()}` | `{name}`" not in text] == []
+
+
+def test_the_readme_names_every_option_of_the_demo() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    text = section("Start")
+    options = [option for action in parser._actions for option in action.option_strings]
+    assert len(options) > 5
+    assert [option for option in options if f"| `{option} " not in text] == []

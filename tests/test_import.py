@@ -76,7 +76,8 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_settings_take_jax_names() -> None:
-    with xcube.config.using(enable_x64=False):
-        xcube.config.update("jax_enable_x64", True)
-        assert xcube.config.current.enable_x64
-    assert not xcube.config.current.enable_x64
+    before = xcube.config.current.enable_x64
+    xcube.config.update("jax_enable_x64", not before)
+    assert xcube.config.current.enable_x64 is not before
+    xcube.config.update("jax_enable_x64", before)
+    assert xcube.config.current.enable_x64 is before

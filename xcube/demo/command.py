@@ -145,18 +145,17 @@ def _summarise(config: Config, history: History, validation: float) -> None:
     if done > 1:
         _say("speed", f"{history.tokens_per_second(config):,.0f} tokens/s")
     _say("compiled", f"in {history.first_seconds:.1f} s, the first step included")
-    steps = "" if done == 1 else f", mean of the last {min(done, WINDOW)} steps"
-    _say(
-        "loss", f"{smoothed(history.losses):.3f} nats per byte{steps}; validation {validation:.3f}"
-    )
+    mean = f" (mean of the last {min(done, WINDOW)} steps)" if done > 1 else ""
+    _say("loss", f"{smoothed(history.losses):.3f} nats per byte{mean}")
+    _say("", f"{validation:.3f} in validation, on files that it has not seen")
 
 
 def legible(written: bytes, encoding: str | None = None) -> str:
-    """A sample as a text for a terminal of that encoding: what is no character of it, or would
+    r"""A sample as a text for a terminal of that encoding: what is no character of it, or would
     steer the terminal, is `?`; lines and the text end where their words do.
 
-    >>> legible(b"def f(x):  \\n    \\xff\\x1b[1m \\n \\n")
-    'def f(x):\\n    ??[1m'
+    >>> legible(b"def f(x):  \n    \xff\x1b[1m \n \n")
+    'def f(x):\n    ??[1m'
     """
     encoding = encoding or "utf-8"
     text = written.decode("utf-8", errors="replace").replace("\N{REPLACEMENT CHARACTER}", "?")
