@@ -192,3 +192,11 @@ def test_methods_are_those_of_jax():
         "traceback",
         "unsafe_raw_array",
     }
+
+
+@pytest.mark.parametrize("function", [jnp.array, jnp.asarray, jnp.sin, lambda m: jnp.array([m])])
+@pytest.mark.parametrize("mask", [np.ma.nomask, [False, True]])
+def test_masked_arrays_are_refused_as_in_jax(function, mask):
+    masked = np.ma.array([1.0, 2.0], mask=mask)
+    with pytest.raises(ValueError, match=r"must have no mask.*test_array.py:.*filled"):
+        function(masked)

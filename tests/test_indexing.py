@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xcube.numpy as jnp
+from xcube.array import DeviceArray
 from xcube.errors import NonConcreteBooleanIndexError
+from xcube.ir import Aval
+from xcube.numpy import index_entries, indexing, updating
 from xcube.transforms.grad import grad
-from xcube.transforms.jit import jit
+from xcube.transforms.jit import jit, make_jaxpr
 from xcube.transforms.vmap import vmap
 
 jax = pytest.importorskip("jax")
@@ -262,3 +265,89 @@ def test_take_along_axis_agrees_with_numpy(axis, seed):
     order = np.argsort(np.random.default_rng(seed).normal(size=SHAPE), axis=axis)
     expected = np.take_along_axis(HOST, order, axis)
     np.testing.assert_array_equal(np.asarray(jnp.take_along_axis(HOST, order, axis)), expected)
+
+
+# --- Empty axes, long axes, lists ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "axis"),
+    [
+        (lambda x: x[0], 0),
+        (lambda x: x[-1], 0),
+        (lambda x: x[jnp.int32(0)], 0),
+        (lambda x: x[jnp.array([0])], 0),
+        (lambda x: x.at[0].get(mode="fill"), 0),
+        (lambda x: x.at[0].set(1.0), 0),
+        (lambda x: x.T[:, 0], 1),
+        (lambda x: x.T[True, :, 0], 1),
+    ],
+)
+def test_an_index_into_an_empty_axis_is_refused(read, axis):
+    for function in (read, jit(read)):
+        with pytest.raises(IndexError, match=rf"axis {axis} of .* has size 0.*test_indexing.py:"):
+            function(jnp.zeros((0, 3)))
+
+
+def test_an_empty_axis_can_be_read_where_nothing_is_read():
+    x = jnp.zeros((0, 3))
+    assert x[:, 1].shape == (0,)
+    assert x[jnp.zeros((0,), int)].shape == (0, 3)
+
+
+LONG = (1 << 31) + 8
+
+
+def traced_text(function, place):
+    return str(make_jaxpr(function)(jax.ShapeDtypeStruct((LONG, 3), np.int8), place))
+
+
+def test_starts_on_axes_beyond_int32_are_int64():
+    at = np.int32(5)
+    assert "i64" in traced_text(lambda x, k: x[k], at)
+    assert "i64" in traced_text(lambda x, k: x.at[k].set(1), at)
+    assert "i64" in traced_text(lambda x, k: x[k[None]], at)
+    assert "i64" not in traced_text(lambda x, k: x[:5, k], at)
+
+
+def test_static_places_beyond_int32_are_kept():
+    x = DeviceArray(Aval((LONG, 3), np.dtype(np.int8)), None, None)
+    for index, place in (
+        (LONG - 1, LONG - 1),
+        (-2, LONG - 2),
+        (slice(LONG - 4, LONG - 2), LONG - 4),
+    ):
+        jaxpr, starts = indexing._plan(x, index)
+        assert starts[0].dtype == np.int64 and int(starts[0]) == place
+        assert jaxpr.in_avals[1].dtype == np.int64
+    moved = updating._moving(*index_entries.parse(x, (LONG - 1, 2)))
+    assert [(int(k), k.dtype) for k in moved] == [(LONG - 1, np.int64), (2, np.int32)]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        ([0, 1], 2),
+        ((0, 2), (1, 3)),
+        ([0, 1],),
+        ([[0, 1], [1, 2]], 2),
+        ([True, False, True], 2),
+        ([], 2),
+        (0, [0, 1]),
+    ],
+)
+def test_lists_within_an_index_are_arrays_as_in_numpy(index):
+    expected = HOST[index]
+    np.testing.assert_array_equal(jnp.asarray(HOST)[index], expected)
+    np.testing.assert_array_equal(jit(lambda x: x[index])(jnp.asarray(HOST)), expected)
+    host = HOST.copy()
+    host[index] = 9
+    np.testing.assert_array_equal(jnp.asarray(HOST).at[index].set(9), host)
+
+
+def test_an_index_that_is_a_list_is_refused_as_in_jax():
+    for library in (jax.numpy, jnp):
+        with pytest.raises(TypeError):
+            library.asarray(HOST)[[0, 1]]
+    with pytest.raises(TypeError, match="dtype float32"):
+        jnp.asarray(HOST)[[0.5], 1]

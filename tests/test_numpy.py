@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import xcube.numpy as jnp
 from xcube.errors import ConcretizationTypeError, DtypeError, ShapeError
 from xcube.ir import count
+from xcube.transforms.grad import grad
 from xcube.transforms.jit import jit, make_jaxpr
 
 jax = pytest.importorskip("jax")
@@ -556,3 +557,140 @@ def test_scalar_types_make_arrays_and_stand_for_dtypes():
     assert jnp.issubdtype(jnp.bfloat16, jnp.floating)
     assert jnp.finfo(jnp.float32).eps == np.finfo(np.float32).eps
     assert jnp.zeros(2, float).dtype == np.float32
+
+
+# --- Values at the edges of the dtypes -----------------------------------------------------------
+
+FLOAT_DTYPES = ["float16", "bfloat16", "float32", "float64"]
+EDGES = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 7.0, np.inf, -np.inf, np.nan]
+
+
+def of_float(dtype: str, values: Any) -> np.ndarray:
+    return np.asarray(values).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def same_with_signs(found: Any, expected: np.ndarray) -> None:
+    found, expected = np.asarray(found).astype("f8"), expected.astype("f8")
+    np.testing.assert_array_equal(found, expected)
+    known = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found)[known], np.signbit(expected)[known])
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_floor_division_of_zeros_and_infinities_is_numpys(dtype):
+    x, y = (of_float(dtype, v.ravel()) for v in np.meshgrid(EDGES, EDGES))
+    expected, rest = np.divmod(x.astype("f8"), y.astype("f8"))
+    a, b = jnp.array(x, x.dtype), jnp.array(y, y.dtype)
+    same_with_signs(jnp.floor_divide(a, b), expected)
+    same_with_signs(jit(lambda a, b: a // b)(a, b), expected)
+    quotient, remainder = divmod(a, b)
+    same_with_signs(quotient, expected)
+    np.testing.assert_array_equal(np.asarray(remainder).astype("f8"), rest)
+
+
+def test_divmod_finds_one_remainder_and_keeps_weak_types():
+    x = jnp.array([5.0, -5.0])
+    assert str(make_jaxpr(jnp.divmod)(x, x)).count("= rem") == 1
+    assert all(part.weak_type for part in jnp.divmod(7, 2))
+    np.testing.assert_array_equal(jnp.divmod(jnp.array([7, -7]), 2), np.divmod([7, -7], 2))
+    assert float(grad(lambda v: v // 0.0)(1.0)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_nan_to_num_gives_the_limits_of_the_dtype(dtype):
+    x = of_float(dtype, [np.inf, -np.inf, np.nan])
+    limit = float(ml_dtypes.finfo(x.dtype).max)
+    found = np.asarray(jnp.nan_to_num(jnp.array(x, x.dtype))).astype("f8")
+    np.testing.assert_array_equal(found, [limit, -limit, 0.0])
+
+
+def test_numbers_are_not_rounded_on_their_way_to_a_wide_dtype():
+    wide = jnp.array([2.0, np.inf], "float64")
+    assert float(jnp.nan_to_num(wide, posinf=1e300)[1]) == 1e300
+    assert float(jnp.full((), 1e300, "float64")) == 1e300
+    assert float(jnp.full_like(wide, 0.1)[0]) == 0.1
+    assert float(jnp.where(jnp.array([False, True]), wide, 0.1)[0]) == 0.1
+    assert float(jnp.hypot(0.1, wide)[0]) == pytest.approx(np.hypot(0.1, 2.0), rel=1e-15)
+    assert float(jnp.max(wide[:1], initial=1e300)) == 1e300
+    assert float(jnp.pad(wide, 1, constant_values=0.1)[0]) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [(2, "array"), ("weak", "array"), (2.0, "array"), (True, "array"), ("array", 2), (2, 3)],
+)
+def test_power_is_as_weak_as_in_jax(base, exponent):
+    def found(library: Any) -> Any:
+        named = {"array": library.arange(3), "weak": library.asarray(2)}
+        return library.power(*(named.get(v, v) for v in (base, exponent)))
+
+    ours, theirs = found(jnp), found(jax.numpy)
+    assert (ours.dtype, ours.weak_type) == (theirs.dtype, theirs.weak_type)
+    np.testing.assert_array_equal(ours, theirs)
+    assert not (2 ** jnp.arange(3)).weak_type
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_frexp_is_exact_and_its_derivative_is_the_power_of_two(dtype):
+    limits = ml_dtypes.finfo(of_float(dtype, 0).dtype)
+    small, high = float(limits.smallest_normal), float(limits.max)
+    values = [0.0, -0.0, 3.0, -0.75, small, small / 2, -high, np.inf, np.nan]
+    x = of_float(dtype, values)
+    mantissa, exponent = jnp.frexp(jnp.array(x, x.dtype))
+    expected, whole = np.frexp(x.astype("f8"))
+    same_with_signs(mantissa, expected)
+    np.testing.assert_array_equal(exponent, np.where(np.isfinite(expected), whole, 0))
+    at_three = jnp.array(3.0, x.dtype)
+    assert float(grad(lambda v: jnp.frexp(v)[0])(at_three)) == 0.25
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("value", [300.5, -300.5, 2.75, -0.5, 1e300, np.inf, -np.inf, np.nan])
+def test_host_floats_become_integers_as_on_the_device(dtype, value):
+    limits = np.iinfo(dtype)
+    expected = 0 if np.isnan(value) else int(np.trunc(np.clip(value, -1e30, 1e30)))
+    expected = min(max(expected, limits.min), limits.max)
+    on_host = [
+        jnp.full((), value, dtype),
+        jnp.array(value, dtype),
+        jnp.array([value], dtype)[0],
+        jnp.array(np.float64(value), dtype),
+        jnp.array(np.float32(value), dtype),
+        jnp.full((), np.float32(value), dtype),
+    ]
+    assert [int(x) for x in on_host] == [expected] * len(on_host)
+    assert int(jnp.array(value, "float64").astype(dtype)) == expected
+
+
+NARROW = [
+    *("int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e3m4", "float8_e4m3"),
+    *("float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+]
+DOORS: list[Callable[[Any], Any]] = [
+    lambda d: jnp.zeros(2, d),
+    lambda d: jnp.full(2, 1, d),
+    lambda d: jnp.array(1, d),
+    lambda d: jnp.asarray([1], d),
+    lambda d: jnp.arange(3, dtype=d),
+    lambda d: jnp.arange(3).astype(d),
+    lambda d: jnp.astype(jnp.arange(3), d),
+    lambda d: jnp.asarray(np.ones(2, d)),
+    lambda d: jnp.array([np.ones(2, d)]),
+    lambda d: jnp.add(np.ones(2, d), 1),
+    lambda d: jnp.arange(3, dtype="int8").view(d),
+    lambda d: jnp.add.reduce(jnp.arange(3), dtype=d),
+    lambda d: getattr(jnp, d.name)(1),
+]
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_dtypes_that_kernels_do_not_hold_are_refused_by_name(name):
+    for door in DOORS:
+        with pytest.raises(DtypeError, match=rf"{name}, .* not supported yet.*test_numpy.py:"):
+            door(np.dtype(getattr(ml_dtypes, name)))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_the_two_floats_of_eight_bits_compute(name):
+    x = jnp.ones(2, name) + jnp.asarray([1, 2], name)
+    np.testing.assert_array_equal(np.asarray(x).astype("f4"), [2.0, 3.0])

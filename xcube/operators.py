@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import xcube.numpy
-from xcube import dtypes, eager
+from xcube import eager
 from xcube.array import Array, DeviceArray
 from xcube.errors import DtypeError
 from xcube.ir import Aval, at_user_line
@@ -26,7 +26,7 @@ from xcube.numpy import (
     taking,
     updating,
 )
-from xcube.numpy.operands import cast
+from xcube.numpy.operands import cast, requested
 from xcube.primitives.convert import bitcast_convert_type
 from xcube.primitives.convert import copy as copy_primitive
 
@@ -135,7 +135,7 @@ _PROPERTIES: dict[str, Callable[[Any], Any]] = {
 
 def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> Array:
     """The elements in another dtype: floats are truncated toward zero to integers."""
-    return cast(self, dtypes.requested_dtype(float if dtype is None else dtype, "astype"))
+    return cast(self, requested("astype", float if dtype is None else dtype))
 
 
 def _reshape(self: Array, *shape: Any, order: str = "C", copy: bool | None = None) -> Array:
@@ -172,7 +172,7 @@ def _view(self: Array, dtype: Any = None) -> Array:
     """
     if dtype is None:
         return self
-    wanted = dtypes.requested_dtype(dtype, "view")
+    wanted = requested("view", dtype)
     old, new = self.dtype.itemsize, wanted.itemsize
     if wanted == self.dtype:
         return self

@@ -88,9 +88,7 @@ class Transformer(Module):
         self.positions = small(place, (config.length, config.features))
         self.blocks = tuple(Block(config, key=block) for block in keys)
         self.norm = LayerNorm(config.features)
-        self.head = Linear(
-            config.features, config.vocabulary, key=head, bias=False, initializer=small
-        )
+        self.head = Linear(config.features, config.vocabulary, key=head, bias=False)
 
     def __call__(self, tokens: Any) -> Array:
         x = self.embedding(tokens) + self.positions[: tokens.shape[-1]]

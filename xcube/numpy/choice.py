@@ -19,6 +19,7 @@ from xcube.numpy.operands import (
     promoted,
     scalar,
     stretch,
+    typed_operand,
 )
 from xcube.primitives import select as primitive
 
@@ -103,7 +104,7 @@ def _conditions(condlist: Any, x: Array) -> list[Any]:
 
 def _value(function: Callable[..., Any] | Any, x: Array, args: Any, kwargs: Any) -> Array:
     value = function(x, *args, **kwargs) if callable(function) else function
-    array = cast(array_operand("piecewise", value), x.dtype)
+    array = as_array(typed_operand("piecewise", value, x.dtype))
     if array.shape not in ((), x.shape):
         raise ShapeError(
             f"piecewise: functions must keep the shape of {x.aval}; got {array.aval}."

@@ -15,9 +15,9 @@ from xcube.numpy.operands import (
     as_array,
     broadcast_shapes,
     cast,
-    operand,
     promoted,
     scalar,
+    typed_operand,
 )
 from xcube.primitives.shape import full
 
@@ -36,7 +36,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
         x, y = (as_array(cast(v, inner)) for v in (x, y))
     x, y = as_array(x), as_array(y)
     real = dtypes.float_part(x.dtype)
-    rtol, atol = (cast(operand("isclose", t), real) for t in (rtol, atol))
+    rtol, atol = (typed_operand("isclose", t, real) for t in (rtol, atol))
     close = e.less_equal(e.abs(e.subtract(x, y)), e.add(atol, e.multiply(rtol, e.abs(y))))
     finite = e.logical_and(e.isfinite(x), e.isfinite(y))
     result = e.logical_or(e.logical_and(close, finite), e.equal(x, y))

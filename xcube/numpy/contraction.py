@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from xcube import dtypes
 from xcube.array import Array, DeviceArray
 from xcube.errors import ShapeError
 from xcube.ir import at_user_line
@@ -22,6 +21,7 @@ from xcube.numpy.operands import (
     canonical_axis,
     cast,
     promoted,
+    requested,
     stretch,
 )
 from xcube.numpy.taking import diagonal
@@ -42,7 +42,7 @@ def _contract(
     x: Array, y: Array, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes], options: Any
 ) -> Array:
     precision, preferred = options
-    wanted = None if preferred is None else dtypes.requested_dtype(preferred)
+    wanted = None if preferred is None else requested("dot_general", preferred)
     return dot_general(x, y, (contract, batch), precision=precision, preferred_element_type=wanted)
 
 
@@ -312,7 +312,7 @@ def _summed(*operands: Array, static: tuple[Any, ...]) -> Array:
         terms.append(_contract_pair(x, y, terms, result, (precision, preferred)))
     name, x = terms[0]
     x = _single(name, x, result)
-    return x if preferred is None else cast(x, dtypes.requested_dtype(preferred))
+    return x if preferred is None else cast(x, requested("einsum", preferred))
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") -> Any:

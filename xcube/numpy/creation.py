@@ -26,13 +26,17 @@ from xcube.numpy.operands import (
     check_device,
     concrete,
     dtype_argument,
+    host_array,
+    host_cast,
     is_unknown,
     operand,
     promoted,
     raise_unknown,
+    requested,
     require,
     scalar,
     stretch,
+    typed_operand,
 )
 from xcube.primitives import select, view
 from xcube.primitives.convert import copy as copy_primitive
@@ -54,7 +58,10 @@ def array(
 ) -> Array:
     """An array of anything array-like: numbers, nested lists, NumPy arrays, arrays in lists.
 
-    Raises TypeError if a leaf is neither an array nor a number, ValueError if lists are ragged.
+    Floats become the nearest integers toward zero that an integer dtype holds, NaN becomes 0.
+
+    Raises TypeError if a leaf is neither an array nor a number, ValueError if lists are ragged or
+    values are masked, DtypeError for a dtype that kernels do not hold, such as int4.
 
     >>> array([[1, 2], [3, 4]])
     Array([[1, 2],
@@ -66,7 +73,7 @@ def array(
             f"array: order must be 'K' or 'C', for arrays are row-major; got {order!r}."
             f"{at_user_line()}"
         )
-    given = None if dtype is None else dtypes.requested_dtype(dtype, "array")
+    given = None if dtype is None else requested("array", dtype)
     x = _from_object(object, given)
     if copy and isinstance(object, Array) and x is object:
         x = copy_primitive(x)
@@ -101,7 +108,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
         return _from_number(value, dtype)
     if isinstance(value, list | tuple):
         return _from_sequence(value, dtype)
-    host = np.asarray(value)
+    host = host_array("array", value)
     if host.dtype.kind in "OUSM":
         raise TypeError(
             f"array: values must be numbers; got {type(value).__name__} of dtype {host.dtype}."
@@ -130,10 +137,7 @@ def _check_fits(value: int, dtype: np.dtype) -> None:
 def _from_host(host: np.ndarray, dtype: np.dtype | None) -> Array:
     if dtype is None:
         return to_array.convert(host)
-    if dtypes.is_complex(np.dtype(host.dtype)) and not dtypes.is_complex(dtype):
-        host = np.real(host)
-    host = host.astype(dtype)
-    return eager.from_host(host)  # a 64-bit dtype that was asked for by name is kept
+    return eager.from_host(host_cast(host, dtype))  # 64 bits that were asked for by name are kept
 
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
@@ -145,6 +149,9 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
 
 
 def _from_lists(value: Sequence[Any], leaves: Sequence[Any], dtype: np.dtype | None) -> Array:
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray | np.generic):
+            host_array("array", leaf)
     try:
         host = np.asarray(value)
     except ValueError as error:
@@ -204,18 +211,18 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     >>> frombuffer(bytes([1, 2]), "uint8")
     Array([1, 2], dtype=uint8)
     """
-    wanted = dtypes.requested_dtype(dtype, "frombuffer")
+    wanted = requested("frombuffer", dtype)
     return to_array.convert(np.frombuffer(buffer, wanted, count, offset))
 
 
 def fromiter(iterable: Any, dtype: Any, count: int = -1) -> Array:
     """A one-dimensional array of the numbers of an iterable."""
-    return to_array.convert(np.fromiter(iterable, dtypes.requested_dtype(dtype), count))
+    return to_array.convert(np.fromiter(iterable, requested("fromiter", dtype), count))
 
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Array:
     """A one-dimensional array of the numbers in a text."""
-    return to_array.convert(np.fromstring(string, dtypes.requested_dtype(dtype), count, sep=sep))
+    return to_array.convert(np.fromstring(string, requested("fromstring", dtype), count, sep=sep))
 
 
 def fromfile(*args: Any, **kwargs: Any) -> Array:
@@ -236,9 +243,13 @@ def fromfunction(
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
-    """The elements in another dtype: floats are truncated toward zero to integers."""
+    """The elements in another dtype: floats become the nearest integers toward zero that an integer
+    dtype holds, NaN becomes 0.
+
+    Raises DtypeError for a dtype that kernels do not hold, such as int4.
+    """
     check_device("astype", device)
-    return cast(array_operand("astype", x), dtypes.requested_dtype(dtype, "astype"))
+    return cast(array_operand("astype", x), requested("astype", dtype))
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -293,7 +304,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     check_device("full", device)
     sizes, value = _checked("full", canonical_shape("full", shape)), operand("full", fill_value)
     wanted = dtype_argument("full", dtype, value.aval.dtype)
-    value = cast(value, wanted, value.aval.weak_type and dtype is None)
+    value = typed_operand("full", fill_value, wanted, value.aval.weak_type and dtype is None)
     return (
         stretch(value, sizes) if isinstance(value, Array) and value.ndim else filled(sizes, value)
     )
@@ -318,9 +329,8 @@ def full_like(
     check_device("full_like", device)
     aval = _aval("full_like", a)
     sizes = aval.shape if shape is None else canonical_shape("full_like", shape)
-    value = operand("full_like", fill_value, 1)
     wanted = dtype_argument("full_like", dtype, aval.dtype)
-    value = cast(value, wanted, aval.weak_type and dtype is None)
+    value = typed_operand("full_like", fill_value, wanted, aval.weak_type and dtype is None)
     return (
         stretch(value, sizes) if isinstance(value, Array) and value.ndim else filled(sizes, value)
     )
@@ -355,7 +365,7 @@ def arange(
     """
     check_device("arange", device)
     given = [v for v in (start, stop, step) if v is not None]
-    kind = dtypes.result_type(*given) if dtype is None else dtypes.requested_dtype(dtype, "arange")
+    kind = dtypes.result_type(*given) if dtype is None else requested("arange", dtype)
     if stop is None:
         start, stop = 0, start
     bounds = [
@@ -487,7 +497,7 @@ def logspace(
     """base to the power of `linspace(start, stop, num)`: -> d[num, *s]."""
     exponents = linspace(start, stop, num, endpoint, axis=axis)
     result = e.power(base, exponents)
-    return result if dtype is None else cast(result, dtypes.requested_dtype(dtype))
+    return result if dtype is None else cast(result, requested("logspace", dtype))
 
 
 def geomspace(
@@ -700,7 +710,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
             f"{at_user_line()}"
         )
     host = np.from_dlpack(x)
-    dtype = dtypes.requested_dtype(host.dtype, "from_dlpack")
+    dtype = requested("from_dlpack", host.dtype)
     device_ = default_device()
     buffer = device_.from_host(np.ascontiguousarray(host), copy=bool(copy))
     return DeviceArray(Aval(host.shape, dtype), buffer, device_)

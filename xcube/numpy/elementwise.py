@@ -27,6 +27,7 @@ from xcube.numpy.operands import (
     result_type_of,
     scalar,
     to_dtype,
+    typed_operand,
 )
 from xcube.numpy.ufunc import Ufunc
 from xcube.primitives import bits, complex, convert, elementwise, select, transcendental
@@ -221,9 +222,26 @@ def _floor_divide(x: Any, y: Any) -> Any:
 
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
-    remainder_ = _modulo(x, y)
-    quotient = elementwise.div(elementwise.sub(x, remainder_), y)
-    return elementwise.round(quotient), remainder_
+    """The quotient comes from the truncated remainder, which is finite where x is, and is one less
+    where the remainder moves to the sign of y; by zero it is x / y. Zeros have the sign of that."""
+    x, y = broadcast("divmod", [as_array(x), as_array(y)])
+    zero, one = number(0, x.dtype), number(1, x.dtype)
+    rest, ratio = elementwise.rem(x, y), convert.stop_gradient(elementwise.div(x, y))
+    quotient = elementwise.div(elementwise.sub(x, rest), y)
+    moves = _moves(rest, y)
+    quotient = select.select(moves, elementwise.sub(quotient, one), quotient)
+    quotient = elementwise.round(select.select(select.eq(y, zero), ratio, quotient))
+    signed = elementwise.mul(ratio, zero)
+    quotient = select.select(select.eq(quotient, zero), signed, quotient)
+    return quotient, select.select(moves, add_elements(rest, y), rest)
+
+
+def _moves(rest: Any, y: Any) -> Any:
+    """Where a truncated remainder has not the sign of the divisor."""
+    zero = number(0, rest.dtype)
+    below = select.lt(y, zero) if isinstance(y, Array) else scalar(bool(y.value < 0), dtypes.BOOL)
+    differ = select.ne(select.lt(rest, zero), below)
+    return bits.bitwise_and(differ, select.ne(rest, zero))
 
 
 def _modulo(x: Any, y: Any) -> Any:
@@ -237,11 +255,8 @@ def _modulo(x: Any, y: Any) -> Any:
         if not dtypes.is_signed(dtype):
             return elementwise.rem(x, y)
     rest = elementwise.rem(x, y)
-    x, y, rest = broadcast("remainder", [x, y, rest])
-    below = select.lt(y, zero) if isinstance(y, Array) else scalar(bool(y.value < 0), dtypes.BOOL)
-    differ = select.ne(select.lt(rest, zero), below)
-    move = bits.bitwise_and(differ, select.ne(rest, zero))
-    return select.select(move, add_elements(rest, y), rest)
+    y, rest = broadcast("remainder", [y, rest])
+    return select.select(_moves(rest, y), add_elements(rest, y), rest)
 
 
 floor_divide = _binary(
@@ -266,12 +281,18 @@ fmod = _binary(
 )
 
 
+@fused(2)
 def divmod(x: Any, y: Any, /) -> tuple[Any, Any]:
-    """(floor_divide(x, y), remainder(x, y)).
+    """(floor_divide(x, y), remainder(x, y)): d[*s], d[*s] -> (d[*s], d[*s]).
+
+    Raises DtypeError for complex operands.
 
     >>> divmod(7, 2)
     (Array(3, dtype=int32, weak_type=True), Array(1, dtype=int32, weak_type=True))
     """
+    x, y = broadcast("divmod", promoted("divmod", x, y))
+    if dtypes.is_float(x.aval.dtype):
+        return _float_divmod(x, y)
     return floor_divide(x, y), remainder(x, y)
 
 
@@ -282,20 +303,13 @@ def modf(x: Any, /) -> tuple[Any, Any]:
     return elementwise.sub(x, whole), whole
 
 
-def _power(x: Any, y: Any) -> Any:
-    dtype = x.aval.dtype
-    if dtypes.is_inexact(dtype):
-        return transcendental.pow(x, y)
-    return _integer_power(*(as_array(v) for v in (x, y)))
-
-
 def _integer_power(x: Any, y: Any) -> Any:
-    """Squaring and multiplying, once per bit that an exponent may have."""
+    """Squaring and multiplying, once for each of the low six bits of an exponent."""
     x, y = broadcast("power", [x, y])
     dtype = x.dtype
     zero, one = number(0, dtype), number(1, dtype)
     result = full(x.shape, one)
-    for _ in range(min(6, dtype.itemsize * 8)):
+    for _ in range(6):
         odd = select.ne(bits.bitwise_and(y, one), zero)
         result = select.select(odd, elementwise.mul(result, x), result)
         x = elementwise.mul(x, x)
@@ -304,19 +318,26 @@ def _integer_power(x: Any, y: Any) -> Any:
 
 
 def _power_general(x: Any, y: Any) -> Any:
-    """x to the power of y, element by element: d[*s], d[*s] -> d[*s]. An exponent that is a Python
-    int is applied by repeated multiplication."""
+    """x to the power of y, element by element: d[*s], d[*s] -> d[*s]. A Python or NumPy integer as
+    y means repeated multiplication. Where both are integers and y is an array, its low six bits
+    are the exponents: they must lie in 0..63, which is not checked.
+
+    Raises TypeError for integers raised to a negative number.
+    """
     if isinstance(y, int | np.integer) and not isinstance(y, bool):
         return _static_power(operand("power", x), int(y))
     base, exponent = operand("power", x, 0), operand("power", y, 1)
     whole = dtypes.is_integer(exponent.aval.dtype) and isinstance(exponent, Array)
     if whole and dtypes.is_inexact(base.aval.dtype):
         return transcendental.pow(*_filled(*broadcast("power", [as_array(base), exponent])))
+    dtype, weak = result_type_of([base, exponent])
     base, exponent = broadcast("power", promoted("power", x, y))
-    if base.aval.dtype == dtypes.BOOL:
-        integer = dtypes.default_dtype("int")
-        base, exponent = cast(base, integer), cast(exponent, integer)
-    return _power(*_filled(base, exponent))
+    if dtype == dtypes.BOOL:
+        dtype = dtypes.default_dtype("int")
+        base, exponent = cast(base, dtype), cast(exponent, dtype)
+    if dtypes.is_integer(dtype):
+        return _integer_power(as_array(cast(base, dtype, weak)), as_array(exponent))
+    return transcendental.pow(*_filled(base, exponent))
 
 
 def _static_power(x: Operand, y: int) -> Any:
@@ -628,19 +649,30 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     field = bits.bitwise_and(
         bits.shift_right_logical(word, number(info.nmant, unsigned)), number(mask, unsigned)
     )
-    exponent = elementwise.sub(cast(field, np.dtype(np.int32)), number(bias, np.dtype(np.int32)))
-    exponent = subtract(
-        exponent,
-        select.select(tiny, full(x.shape, np.int32(info.nmant)), full(x.shape, np.int32(0))),
+    integer = np.dtype(np.int32)
+    offset = select.select(
+        tiny,
+        full(x.shape, scalar(bias + info.nmant, integer)),
+        full(x.shape, scalar(bias, integer)),
     )
-    kept = bits.bitwise_and(word, number(~(mask << info.nmant) & (2**info.bits - 1), unsigned))
-    word = bits.bitwise_or(kept, number(bias << info.nmant, unsigned))
+    exponent = elementwise.sub(cast(field, integer), offset)
     special = bits.bitwise_or(
         select.eq(x, number(0, x.dtype)), bits.bitwise_not(select.is_finite(x))
     )
-    mantissa = convert.bitcast_convert_type(word, x.dtype)
-    zero = full(x.shape, np.int32(0))
-    return select.select(special, x, mantissa), select.select(special, zero, exponent)
+    exponent = select.select(special, full(x.shape, scalar(0, integer)), exponent)
+    half = bits.shift_right_arithmetic(exponent, scalar(1, integer))
+    for part in (half, elementwise.sub(exponent, half)):  # two factors, so that both are normal
+        x = elementwise.mul(x, _power_of_two(elementwise.neg(part), x.dtype))
+    return x, exponent
+
+
+def _power_of_two(exponent: Any, dtype: np.dtype) -> Any:
+    """2**exponent, exact and constant to derivatives, for the exponents of normal numbers."""
+    info, unsigned = dtypes.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
+    bias = scalar((1 << (info.nexp - 1)) - 1, exponent.dtype)
+    field = cast(add_elements(exponent, bias), unsigned)
+    word = bits.shift_left(field, scalar(info.nmant, unsigned))
+    return convert.stop_gradient(convert.bitcast_convert_type(word, dtype))
 
 
 # --- Trigonometry --------------------------------------------------------------------------------
@@ -874,11 +906,11 @@ def nan_to_num(
     if not dtypes.is_float(x.dtype):
         return x
     info = dtypes.finfo(x.dtype)
-    high = float(info.max) if posinf is None else posinf
-    low = float(info.min) if neginf is None else neginf
+    high = info.max if posinf is None else posinf
+    low = info.min if neginf is None else neginf
 
     def replaced(condition: Any, value: Any, rest: Any) -> Any:
-        new = cast(operand("nan_to_num", value), x.dtype)
+        new = typed_operand("nan_to_num", value, x.dtype)
         condition, new, rest = broadcast("nan_to_num", [condition, new, rest])
         return select.select(condition, new, rest)
 

@@ -25,9 +25,9 @@ from xcube.numpy.operands import (
     canonical_shape,
     cast,
     concrete,
-    operand,
     scalar,
     stretch,
+    typed_operand,
 )
 from xcube.numpy.shaping import atleast_1d, broadcast_to, ravel, view_of
 from xcube.numpy.sorting import searchsorted
@@ -192,7 +192,7 @@ def _pad_constant(x: Array, axis: int, width: tuple[int, int], value: Any) -> Ar
         if before or after:
             config = [(0, 0, 0)] * x.ndim
             config[axis] = (before, after, 0)
-            x = view.pad(x, cast(operand("pad", fill), x.dtype), config)
+            x = view.pad(x, typed_operand("pad", fill, x.dtype), config)
     return x
 
 
@@ -264,7 +264,7 @@ def _pad_ramp(x: Array, axis: int, width: tuple[int, int], end_values: Any) -> A
     parts = []
     for end, value, count in ((first, low, width[0]), (last, high, width[1])):
         flat = view.squeeze(end, (axis,))
-        target = stretch(as_array(cast(operand("pad", value), x.dtype)), flat.shape)
+        target = stretch(as_array(typed_operand("pad", value, x.dtype)), flat.shape)
         ramp = linspace(target, flat, count, endpoint=False, dtype=x.dtype, axis=axis)
         parts.append(ramp if end is first else view.rev(ramp, (axis,)))
     return _surround(x, axis, parts)
@@ -363,7 +363,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     x, axis = (ravel(x), 0) if axis is None else (x, axis)
     k = canonical_axis("insert", axis, x.ndim, x.aval)
     given = _places("insert", obj, x.shape[k])
-    new = cast(array_operand("insert", values, 2), x.dtype)
+    new = as_array(typed_operand("insert", values, x.dtype))
     if given.ndim == 0 and new.ndim:
         new = _moved_to(new, x, k)
     places = np.atleast_1d(given)

@@ -18,6 +18,7 @@ from xcube.transforms.jit import jit_p
 
 _PROGRAM_LIMIT = 8192
 _SCALAR_LIMIT = 4096
+_WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 _programs: dict[Any, tuple[Jaxpr, list[Any], Any]] = {}
 _scalars: dict[Any, DeviceArray] = {}
 
@@ -116,9 +117,14 @@ def run_keyed(
 
 
 def _operands(values: Sequence[Any]) -> list[DeviceArray] | None:
-    """Arguments as concrete arrays, one of which is given as one; None if they are not such."""
+    """Arguments as concrete arrays, one of which is given as one; None if they are not such, or if
+    a number meets an array of more digits than its default dtype has."""
     arrays: list[DeviceArray] = []
     given = False
+    if any(type(v) is float for v in values) and any(
+        type(v) is DeviceArray and v.dtype in _WIDE for v in values
+    ):
+        return None
     for value in values:
         if type(value) is DeviceArray:
             given = True

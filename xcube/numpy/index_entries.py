@@ -15,7 +15,8 @@ from xcube.errors import NonConcreteBooleanIndexError
 from xcube.ir import Shape, at_user_line
 from xcube.numpy import elementwise as e
 from xcube.numpy.choice import chosen
-from xcube.numpy.operands import broadcast_shapes, cast, scalar
+from xcube.numpy.creation import asarray
+from xcube.numpy.operands import broadcast_shapes, cast, host_array, scalar
 from xcube.primitives import view
 from xcube.primitives.bits import bitwise_and
 from xcube.primitives.shape import broadcast_in_dim, full, reshape
@@ -23,8 +24,14 @@ from xcube.primitives.windows import GatherScatterMode
 from xcube.transforms.arguments import to_array
 
 INDEX = np.dtype(np.int32)
+WIDE_INDEX = np.dtype(np.int64)
 CLIP, FILL = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP
 PROMISE = GatherScatterMode.PROMISE_IN_BOUNDS
+
+
+def index_dtype(length: int) -> np.dtype:
+    """The dtype that holds every position of an axis and its length."""
+    return INDEX if length < 1 << 31 else WIDE_INDEX
 
 
 def parse_mode(mode: Any) -> GatherScatterMode | None:
@@ -81,6 +88,11 @@ def parse(x: Array, index: Any) -> tuple[Array, list[Entry]]:
 
     Raises IndexError or TypeError if the index does not fit the array.
     """
+    if isinstance(index, list):
+        raise TypeError(
+            f"x[...]: an index must not be a list.{at_user_line()} Make it an array, as in "
+            f"x[xcube.numpy.array(items)], or a tuple, as in x[items,]."
+        )
     items = [_item(item) for item in (index if isinstance(index, tuple) else (index,))]
     count = sum(_axes_of(item) for item in items)
     ellipses = sum(item is Ellipsis for item in items)
@@ -94,7 +106,7 @@ def parse(x: Array, index: Any) -> tuple[Array, list[Entry]]:
     if not ellipses:
         items.append(Ellipsis)
     entries: list[Entry] = []
-    axis = 0
+    axis = masks = 0
     for item in items:
         if item is Ellipsis:
             entries += [Span(0, n, 1) for n in x.shape[axis : axis + x.ndim - count]]
@@ -104,7 +116,7 @@ def parse(x: Array, index: Any) -> tuple[Array, list[Entry]]:
         elif isinstance(item, bool):
             x = reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
             entries.append(to_array.convert(np.zeros(int(item), np.int32)))
-            axis += 1
+            axis, masks = axis + 1, masks + 1
         elif isinstance(item, slice):
             entries.append(_span(item, x.shape[axis]))
             axis += 1
@@ -112,9 +124,19 @@ def parse(x: Array, index: Any) -> tuple[Array, list[Entry]]:
             entries += _mask_entries(item, x, axis)
             axis += item.ndim
         else:
+            if x.shape[axis] == 0 and np.ndim(item) == 0:
+                raise _empty_axis(x, axis - masks, item)
             entries.append(item if isinstance(item, int) else to_array.convert(item))
             axis += 1
     return x, entries
+
+
+def _empty_axis(x: Array, axis: int, item: Any) -> IndexError:
+    got = item.aval if isinstance(item, Array) else item
+    return IndexError(
+        f"x[...]: axis {axis} of {x.aval} has size 0, so that no index is within its bounds; got "
+        f"{got}.{at_user_line()}"
+    )
 
 
 def _item(item: Any) -> Any:
@@ -123,17 +145,16 @@ def _item(item: Any) -> Any:
         return item
     if hasattr(item, "__jax_array__"):
         item = item.__jax_array__()
+    if isinstance(item, list | tuple):
+        item = asarray(item) if len(item) else np.zeros(0, np.int32)
+    if isinstance(item, np.ma.MaskedArray):
+        host_array("x[...]", item)
     if isinstance(item, np.bool_) or (is_mask(item) and item.ndim == 0):
         return bool(known_mask(item))
     if isinstance(item, np.ndarray | Array):
         if item.dtype.kind in "iub":
             return int(item) if item.ndim == 0 and isinstance(item, np.ndarray) else item
         raise _bad_item(f"dtype {item.dtype}")
-    if isinstance(item, list | tuple):
-        raise TypeError(
-            f"x[...]: an item of an index must not be a {type(item).__name__}.{at_user_line()} "
-            f"Make it an array, as in x[xcube.numpy.array(items)]."
-        )
     try:
         return operator.index(item)
     except TypeError:
@@ -194,7 +215,7 @@ def _mask_entries(mask: Any, x: Array, axis: int) -> list[Entry]:
 
 
 def from_front(x: Array, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with index arrays as int32, negative ones counted from the front."""
+    """The entries with index arrays as `index_dtype`, negative ones counted from the front."""
     sizes = iter(x.shape)
     return [entry if entry is NEW else _nonnegative(entry, next(sizes)) for entry in entries]
 
@@ -203,10 +224,11 @@ def _nonnegative(entry: Entry, length: int) -> Entry:
     if not isinstance(entry, Array):
         return entry
     signed = dtypes.is_signed(entry.dtype)
-    entry = cast(entry, INDEX)
+    dtype = index_dtype(length)
+    entry = cast(entry, dtype)
     if not signed:
         return entry
-    return chosen(e.less(entry, 0), e.add(entry, scalar(length, INDEX)), entry)
+    return chosen(e.less(entry, 0), e.add(entry, scalar(length, dtype)), entry)
 
 
 def axis_entries(entries: Sequence[Entry]) -> list[Entry]:
@@ -227,7 +249,8 @@ def inside_bounds(spans: Sequence[Entry], shape: Shape) -> Any:
             return False
         if isinstance(entry, Array) and entry.ndim == 0:
             here = bitwise_and(
-                e.greater_equal(entry, scalar(0, INDEX)), e.less(entry, scalar(length, INDEX))
+                e.greater_equal(entry, scalar(0, entry.dtype)),
+                e.less(entry, scalar(length, index_dtype(length))),
             )
             result = here if result is True else bitwise_and(result, here)
     return result
@@ -280,7 +303,8 @@ def layout(x: Array, entries: Sequence[Entry]) -> Layout:
         for k, entry in enumerate(spans)
         if not isinstance(entry, Span) or not entry.is_whole(x.shape[k])
     )
-    columns = [_column(spans[k], k, x.shape[k], block, batch) for k in axes]
+    dtype = index_dtype(max((x.shape[k] for k in axes), default=0))
+    columns = [cast(_column(spans[k], k, x.shape[k], block, batch), dtype) for k in axes]
     indices = columns[0] if len(columns) == 1 else view.concatenate(columns, columns[0].ndim - 1)
     return Layout(indices, axes, tuple(offsets), tuple(sizes), tuple(new))
 
@@ -313,14 +337,14 @@ def _column(
     entry: Entry, axis: int, length: int, block: Shape, batch: Sequence[tuple[str, int, int]]
 ) -> Array:
     """One coordinate of every point of the batch: i[*batch, 1]."""
-    target = (*(n for _, _, n in batch), 1)
+    target, dtype = (*(n for _, _, n in batch), 1), index_dtype(length)
     if isinstance(entry, Span):
         place = batch.index(("span", axis, entry.size))
-        steps = view.iota(INDEX, (entry.size,), 0)
-        positions = e.add(e.multiply(steps, scalar(entry.step, INDEX)), scalar(entry.start, INDEX))
+        steps = view.iota(dtype, (entry.size,), 0)
+        positions = e.add(e.multiply(steps, scalar(entry.step, dtype)), scalar(entry.start, dtype))
         return broadcast_in_dim(positions, target, (place,))
     if isinstance(entry, int):
-        return full(target, scalar(entry + length if entry < 0 else entry, INDEX))
+        return full(target, scalar(entry + length if entry < 0 else entry, dtype))
     first = next((k for k, (kind, _, _) in enumerate(batch) if kind == "block"), 0)
     places = tuple(range(first + len(block) - entry.ndim, first + len(block)))
     return broadcast_in_dim(entry, target, places)

@@ -14,7 +14,6 @@ from xcube.ir import Jaxpr, at_user_line
 from xcube.numpy.fused import run_keyed, typed
 from xcube.numpy.index_entries import (
     FILL,
-    INDEX,
     NEW,
     PROMISE,
     Entry,
@@ -24,11 +23,12 @@ from xcube.numpy.index_entries import (
     axis_entries,
     clamped,
     from_front,
+    index_dtype,
     inside_bounds,
     layout,
     parse,
 )
-from xcube.numpy.operands import cast, operand, scalar
+from xcube.numpy.operands import scalar, typed_operand
 from xcube.primitives import gather, view
 from xcube.primitives.index import dynamic_slice
 from xcube.primitives.select import select
@@ -45,7 +45,8 @@ PLAN_LIMIT = 8192
 def getitem(x: Array, index: Any) -> Array:
     """x[index] with NumPy's rules; indices out of bounds are clamped to them.
 
-    Raises IndexError if there are too many indices, TypeError for items that are no index.
+    Raises IndexError if there are too many indices or one names an empty axis, TypeError for items
+    that are no index and for an index that is a list.
     """
     if type(x) is DeviceArray and current_trace() is EVAL:
         key = static_key(index)
@@ -108,7 +109,10 @@ def _static_slice(x: Array, spans: Sequence[Entry], mode: Any = None) -> Array:
 
 
 def _dynamic_slice(x: Array, spans: Sequence[Entry]) -> Array:
-    starts = [entry if isinstance(entry, Array) else scalar(0, INDEX) for entry in spans]
+    starts = [
+        entry if isinstance(entry, Array) else scalar(0, index_dtype(length))
+        for entry, length in zip(spans, x.shape, strict=True)
+    ]
     sizes = [1 if isinstance(k, Array) else n for k, n in zip(spans, x.shape, strict=True)]
     return dynamic_slice(x, starts, sizes, allow_negative_indices=False)
 
@@ -116,7 +120,7 @@ def _dynamic_slice(x: Array, spans: Sequence[Entry]) -> Array:
 def _fill(x: Array, fill_value: Any) -> Any:
     """What stands in a result for an element out of bounds."""
     if fill_value is not None:
-        return cast(operand("fill_value", fill_value), x.dtype, x.weak_type)
+        return typed_operand("fill_value", fill_value, x.dtype, x.weak_type)
     return scalar(default_fill(x.dtype), x.dtype, x.weak_type)
 
 
@@ -190,8 +194,10 @@ def _from_nothing(x: Array, entries: Sequence[Entry]) -> Array:
     """Reading from an empty axis is possible only if nothing is read."""
     found = layout(x, entries)
     if 0 not in found.shape:
+        axis = next(k for k in found.axes if x.shape[k] == 0)
         raise IndexError(
-            f"x[...]: an empty axis of {x.aval} has no element to read.{at_user_line()}"
+            f"x[...]: axis {axis} of {x.aval} has size 0, so that no index is within its bounds; "
+            f"got an array of indices.{at_user_line()}"
         )
     y = full(found.shape, scalar(0, x.dtype, x.weak_type))
     return _with_axes(y, found.new) if found.new else y
@@ -246,19 +252,19 @@ def _plan(x: DeviceArray, index: Any) -> tuple[Jaxpr, list[DeviceArray]]:
     for entry in entries:
         length = 0 if entry is NEW else next(sizes)
         if isinstance(entry, int):
-            starts.append(clamped(entry, length))
+            starts.append(index_dtype(length).type(clamped(entry, length)))
             form.append("at")
         elif entry is not NEW and entry.step == 1 and 0 < entry.size < length:
-            starts.append(entry.start)
+            starts.append(index_dtype(length).type(entry.start))
             form.append(entry.size)
         else:
             form.append(entry)
     key = (x._aval, tuple(form))
     if (jaxpr := _programs.get(key)) is None:
-        avals = [x._aval, *[eager.operand(np.int32(0)).aval for _ in starts]]
+        avals = [x._aval, *[eager.operand(start).aval for start in starts]]
         jaxpr = stage(lambda x, *at: [_apply_form(x, form, at)], avals, "getitem")
         _programs[key] = jaxpr
-    return jaxpr, [eager.operand(np.int32(start)) for start in starts]
+    return jaxpr, [eager.operand(start) for start in starts]
 
 
 def _apply_form(x: Array, form: Sequence[Any], starts: Sequence[Array]) -> Array:
@@ -268,7 +274,10 @@ def _apply_form(x: Array, form: Sequence[Any], starts: Sequence[Array]) -> Array
         [k if isinstance(k, Span) else Span(0, n, 1) for k, n in zip(spans, x.shape, strict=True)],
     )
     given = iter(starts)
-    at = [scalar(0, INDEX) if isinstance(k, Span) else next(given) for k in spans]
+    at = [
+        scalar(0, index_dtype(n)) if isinstance(k, Span) else next(given)
+        for k, n in zip(spans, x.shape, strict=True)
+    ]
     sizes = [
         n if isinstance(k, Span) else (1 if k == "at" else k)
         for k, n in zip(spans, y.shape, strict=True)

@@ -36,12 +36,43 @@ def scalar(value: Any, dtype: Any, weak_type: bool = False) -> Literal:
     key = (value, dtype, weak_type)
     if value and (found := _scalars.get(key)) is not None:  # 0.0 and -0.0 are one key
         return found
-    made = Literal(np.asarray(value).astype(dtype)[()], Aval((), dtype, weak_type))
+    made = Literal(host_cast(np.asarray(value), dtype)[()], Aval((), dtype, weak_type))
     if value and value == value:
         if len(_scalars) >= _SCALAR_LIMIT:
             _scalars.clear()
         _scalars[key] = made
     return made
+
+
+def host_cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """NumPy values in another dtype as kernels cast them: floats become the nearest integer toward
+    zero that the dtype holds, NaN becomes 0; complex numbers give their real part."""
+    if dtypes.is_complex(value.dtype) and not (dtypes.is_complex(dtype) or dtypes.is_bool(dtype)):
+        value = np.real(value)
+    if not (dtypes.is_float(value.dtype) and dtypes.is_integer(dtype)):
+        return value.astype(dtype)
+    limits = dtypes.iinfo(dtype)
+    wide = np.trunc(value.astype(np.float64))
+    low, high = float(limits.min), float(limits.max) + (dtype.itemsize < 8)  # 2.0**63 is no int64
+    inside = (wide >= low) & (wide < high)
+    nearest = np.where(wide > 0, dtype.type(limits.max), dtype.type(limits.min))
+    whole = np.where(inside, wide, 0.0).astype(dtype)
+    return np.where(inside | np.isnan(wide), whole, nearest)
+
+
+def host_array(name: str, value: Any) -> np.ndarray:
+    """A host value as a NumPy array that can become an array.
+
+    Raises ValueError for a masked array, DtypeError for a dtype without computation.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name}: values must have no mask, for arrays have none; got a masked array of shape "
+            f"{value.shape}.{at_user_line()} Use x.filled(value)."
+        )
+    host = np.asarray(value)
+    check_supported(name, host.dtype)
+    return host
 
 
 def operand(name: str, value: Any, position: int = 0) -> Operand:
@@ -56,9 +87,10 @@ def operand(name: str, value: Any, position: int = 0) -> Operand:
     if isinstance(value, Literal):
         return value
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return scalar(np.asarray(value)[()], dtypes.canonicalize_dtype(value.dtype))
+        host = host_array(name, value)
+        return scalar(host[()], dtypes.canonicalize_dtype(host.dtype))
     if isinstance(value, np.ndarray):
-        return to_array.convert(value)
+        return to_array.convert(host_array(name, value))
     if isinstance(value, _PYTHON_SCALARS):
         return scalar(value, dtypes.scalar_dtype(value), True)
     if hasattr(value, "__jax_array__"):
@@ -67,6 +99,18 @@ def operand(name: str, value: Any, position: int = 0) -> Operand:
         f"{name}: arguments must be arrays or numbers; argument {position} is "
         f"{type(value).__name__}.{at_user_line()} Make it an array with xcube.numpy.asarray."
     )
+
+
+def typed_operand(name: str, value: Any, dtype: np.dtype, weak_type: bool = False) -> Operand:
+    """An argument as an operand of a dtype. A number takes the dtype at once, so that no narrower
+    default rounds it on the way."""
+    return _retyped(value, operand(name, value), dtype, weak_type)
+
+
+def _retyped(value: Any, x: Operand, dtype: np.dtype, weak_type: bool) -> Operand:
+    if isinstance(x, Literal) and isinstance(value, (*_PYTHON_SCALARS, np.generic, np.ndarray)):
+        return scalar(np.asarray(value)[()], dtype, weak_type)
+    return cast(x, dtype, weak_type)
 
 
 def array_operand(name: str, value: Any, position: int = 0) -> Array:
@@ -121,7 +165,14 @@ def to_dtype(operands: Sequence[Operand], dtype: np.dtype, weak: bool) -> list[O
 def promoted(name: str, *values: Any) -> list[Operand]:
     """Arguments as operands of one dtype."""
     operands = [operand(name, value, k) for k, value in enumerate(values)]
-    return to_dtype(operands, *result_type_of(operands))
+    return _in_common(values, operands, *result_type_of(operands))
+
+
+def _in_common(
+    values: Sequence[Any], operands: Sequence[Operand], dtype: np.dtype, weak: bool
+) -> list[Operand]:
+    pairs = zip(values, operands, strict=True)
+    return [x if x.aval.dtype == dtype else _retyped(value, x, dtype, weak) for value, x in pairs]
 
 
 def inexact_of(dtype: np.dtype) -> np.dtype:
@@ -133,12 +184,35 @@ def promoted_inexact(name: str, *values: Any) -> list[Operand]:
     """Arguments as operands of one floating or complex dtype."""
     operands = [operand(name, value, k) for k, value in enumerate(values)]
     dtype, weak = result_type_of(operands)
-    return to_dtype(operands, inexact_of(dtype), weak)
+    return _in_common(values, operands, inexact_of(dtype), weak)
 
 
 def dtype_argument(name: str, dtype: Any, default: Any) -> np.dtype:
     """A dtype= argument, or the default where it is None."""
-    return default if dtype is None else dtypes.requested_dtype(dtype, name)
+    return default if dtype is None else requested(name, dtype)
+
+
+_UNSUPPORTED = frozenset((*dtypes.NARROW_INTEGERS, *dtypes.NARROW_FLOATS)) - {
+    np.dtype(dtypes.float8_e4m3fn),
+    np.dtype(dtypes.float8_e5m2),
+}
+
+
+def requested(name: str, dtype: Any) -> np.dtype:
+    """The dtype that an argument asks for. Raises DtypeError for one without computation."""
+    found = dtypes.requested_dtype(dtype, name)
+    check_supported(name, found)
+    return found
+
+
+def check_supported(name: str, dtype: np.dtype) -> None:
+    """Raises DtypeError for the narrow dtypes whose elements no kernel can hold."""
+    if dtype in _UNSUPPORTED:
+        raise DtypeError(
+            f"{name}: arrays must have a dtype that kernels hold; got {dtype}, in which storage "
+            f"and computation are not supported yet.{at_user_line()} Use int8 or uint8 for "
+            f"integers, float8_e4m3fn, float8_e5m2 or wider for floats."
+        )
 
 
 def require(name: str, condition: bool, rule: str, *operands: Operand) -> None:

@@ -27,6 +27,7 @@ from xcube.numpy.operands import (
     operand,
     scalar,
     stretch,
+    typed_operand,
 )
 from xcube.primitives import cumulative, reduce, select
 from xcube.primitives.shape import broadcast_in_dim, full, reduce_sum, reshape
@@ -108,7 +109,7 @@ def sum(
     _no_out("sum", out)
     x = _for_sum("sum", a, dtype) if promote_integers else array_operand("sum", a)
     result = _reduce("sum", reduce_sum, _masked("sum", x, where, 0), axis, keepdims)
-    return result if initial is None else e.add(result, cast(operand("sum", initial), result.dtype))
+    return result if initial is None else e.add(result, typed_operand("sum", initial, result.dtype))
 
 
 @fused()
@@ -128,7 +129,7 @@ def prod(
     result = _reduce("prod", reduce.reduce_prod, _masked("prod", x, where, 1), axis, keepdims)
     if initial is None:
         return result
-    return e.multiply(result, cast(operand("prod", initial), result.dtype))
+    return e.multiply(result, typed_operand("prod", initial, result.dtype))
 
 
 def _extremum(name: str, function: Any, join: Any, worst: Any, doc: str) -> Callable[..., Any]:
@@ -154,7 +155,7 @@ def _extremum(name: str, function: Any, join: Any, worst: Any, doc: str) -> Call
             x = _masked(name, x, where, worst(x.dtype))
         result = function(x, axes) if axes else x
         result = _kept(result, x, axes) if keepdims else result
-        return result if initial is None else join(result, cast(operand(name, initial), x.dtype))
+        return result if initial is None else join(result, typed_operand(name, initial, x.dtype))
 
     extremum.__name__ = extremum.__qualname__ = name
     extremum.__doc__, extremum.__module__ = doc, "xcube.numpy"

@@ -24,6 +24,7 @@ from xcube.numpy.operands import (
     promoted,
     raise_unknown,
     scalar,
+    typed_operand,
 )
 from xcube.numpy.sorting import order_of, searchsorted, sort
 from xcube.primitives import view
@@ -299,7 +300,7 @@ def _filled(
     is_filled = e.greater_equal(places, count)
     wide = reshape(is_filled, (values.shape[0],) + (1,) * (values.ndim - 1))
     fill = values[:1] if fill_value is None else fill_value  # type: ignore[index]
-    fill = cast(array_operand("unique", fill), values.dtype)
+    fill = as_array(typed_operand("unique", fill, values.dtype))
     return chosen(wide, fill, values), chosen(is_filled, indices[0], indices)  # type: ignore[index]
 
 

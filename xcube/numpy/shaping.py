@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import ShapeError
 from xcube.ir import Shape, at_user_line
@@ -26,6 +25,7 @@ from xcube.numpy.operands import (
     cast,
     concrete,
     promoted,
+    requested,
     shape_of,
     stretch,
 )
@@ -300,7 +300,7 @@ def _joined(name: str, items: Sequence[Array], axis: int, dtype: Any = None) -> 
             f"{', '.join(str(x.aval) for x in items)}.{at_user_line()}"
         )
     if dtype is not None:
-        wanted = dtypes.requested_dtype(dtype, name)
+        wanted = requested(name, dtype)
         parts = [cast(x, wanted) for x in items]
     else:
         parts = [as_array(x) for x in promoted(name, *items)]

@@ -29,8 +29,10 @@ from xcube.numpy.operands import (
     operand,
     promoted,
     promoted_inexact,
+    requested,
     scalar,
     stretch,
+    typed_operand,
 )
 from xcube.numpy.searching import bincount
 from xcube.numpy.sorting import argsort, ranked, searchsorted, sort
@@ -221,7 +223,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     x = array_operand("histogram_bin_edges", a)
     dtype = inexact_of(x.dtype)
     if not isinstance(bins, int | np.integer) and np.ndim(bins) == 1:
-        return cast(array_operand("histogram_bin_edges", bins), dtype)
+        return as_array(typed_operand("histogram_bin_edges", bins, dtype))
     low, high = _range(cast(x, dtype), range)
     same = e.equal(low, high)
     half = scalar(0.5, dtype)
@@ -354,7 +356,7 @@ def cov(
     Raises ValueError for more than two axes.
     """
     x = _variables("cov", m, y, rowvar)
-    x = x if dtype is None else cast(x, dtypes.requested_dtype(dtype))
+    x = x if dtype is None else cast(x, requested("cov", dtype))
     weights = _weights(fweights, aweights, x)
     if ddof is None:
         ddof = 0 if bias else 1

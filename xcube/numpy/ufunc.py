@@ -107,9 +107,10 @@ class Ufunc:
         >>> jnp.add.reduce(jnp.arange(4))
         Array(6, dtype=int32)
         """
-        x = operands.array_operand(f"{self.__name__}.reduce", a)
-        x = x if dtype is None else operands.cast(x, dtypes.requested_dtype(dtype))
-        axes = operands.canonical_axes(f"{self.__name__}.reduce", axis, x.aval)
+        name = f"{self.__name__}.reduce"
+        x = operands.array_operand(name, a)
+        x = x if dtype is None else operands.cast(x, operands.requested(name, dtype))
+        axes = operands.canonical_axes(name, axis, x.aval)
         if self._reduction is not None:
             options = {} if initial is None else {"initial": initial}
             options |= {} if where is None else {"where": where}
@@ -170,7 +171,7 @@ class Ufunc:
         """
         name = f"{self.__name__}.accumulate"
         x = operands.array_operand(name, a)
-        x = x if dtype is None else operands.cast(x, dtypes.requested_dtype(dtype))
+        x = x if dtype is None else operands.cast(x, operands.requested(name, dtype))
         k = operands.canonical_axis(name, axis, x.ndim, x.aval)
         if self._accumulation is not None:
             return self._accumulation(x, axis=k)

@@ -15,7 +15,6 @@ from xcube.numpy import elementwise as e
 from xcube.numpy.fused import number
 from xcube.numpy.index_entries import (
     FILL,
-    INDEX,
     NEW,
     Entry,
     Span,
@@ -24,6 +23,7 @@ from xcube.numpy.index_entries import (
     axis_entries,
     clamped,
     from_front,
+    index_dtype,
     inside_bounds,
     is_mask,
     known_mask,
@@ -120,10 +120,11 @@ def _moving(x: Array, entries: Sequence[Entry]) -> list[Entry]:
     result: list[Entry] = []
     for entry in entries:
         length = 0 if entry is NEW else next(sizes)
-        if isinstance(entry, int) and -(1 << 31) <= entry < 1 << 31:
-            entry = eager.operand(np.int32(entry))
+        dtype = index_dtype(length)
+        if isinstance(entry, int) and -(1 << 31) <= entry < max(1 << 31, length):
+            entry = eager.operand(dtype.type(entry))
         elif isinstance(entry, Span) and entry.step == 1 and 0 < entry.size < length:
-            entry = Window(entry.size, eager.operand(np.int32(entry.start)))
+            entry = Window(entry.size, eager.operand(dtype.type(entry.start)))
         result.append(entry)
     return result
 
@@ -196,7 +197,7 @@ def _write_slice(x: Array, entries: Sequence[Entry], y: Array, operation: str, m
             starts.append(start)
         else:
             place = entry.start if isinstance(entry, Span) else clamped(entry, length)
-            starts.append(scalar(place, INDEX))
+            starts.append(scalar(place, index_dtype(length)))
     if operation != "set" or inside is not True:
         old = dynamic_slice(x, starts, block, allow_negative_indices=False)
         y = cast(_COMBINE[operation](old, y), x.dtype, x.weak_type)
