@@ -17,12 +17,14 @@ from xcube.array import Array, DeviceArray
 from xcube.errors import DtypeError
 from xcube.ir import Aval, Literal, Primitive, at_user_line
 from xcube.lowering import Executable, compile
+from xcube.lowering.cube.ir import DTYPES
 from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Buffer
 from xcube.trace import EVAL, EvalTrace, StagingTrace, literal, set_current
 from xcube.transforms.arguments import to_array
 
 _lock = threading.Lock()
+STORED = frozenset((*DTYPES, "c64", "c128"))  # what kernels can load, complex as pairs
 _executables: dict[Any, tuple[Executable, tuple[Aval, ...]]] = {}
 _scalars: dict[Any, Buffer] = {}
 _SCALAR_LIMIT = 4096
@@ -82,10 +84,10 @@ def from_host(value: np.ndarray, aval: Aval | None = None) -> DeviceArray:
 
 
 def _check_dtype(dtype: np.dtype) -> None:
-    if dtype not in dtypes.SHORT:
+    if dtypes.SHORT.get(dtype) not in STORED and dtype != dtypes.float0:
         raise DtypeError(
-            f"array: dtype {dtype} has no array form here.{at_user_line()} Supported are "
-            f"{', '.join(dtype.name for dtype in dtypes.SHORT)}."
+            f"array: elements of dtype {dtype} cannot be stored.{at_user_line()} Use one of "
+            f"{', '.join(known.name for known, short in dtypes.SHORT.items() if short in STORED)}."
         )
 
 

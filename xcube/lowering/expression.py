@@ -7,7 +7,7 @@ names of the kernel language; complex numbers ("c64", "c128") are scalars here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.ir import Aval, Equation, Literal, Var
-from xcube.lowering.index import Dim, Dynamic, Index, clamp, ravel, unravel
+from xcube.lowering.index import NESTED, Dim, Dynamic, Index, clamp, ravel, unravel
 from xcube.primitives.lowered import Element
 
 
@@ -24,13 +24,15 @@ class Node:
     """op is "const" (attr: value), "load" (attr: (var, Index, guards)), "number" (attr: Index),
     "inside" (attr: (Index, low, high)), "fold" (attr: (fold, part): a part of a reduction's state),
     "tile" (attr: (var, dims): the element of a template's own result), "cast", "bitcast", or the
-    name of a scalar function. `dims`: numbers of the dimensions it varies along, as a bit mask."""
+    name of a scalar function. `dims`: numbers of the dimensions it varies along, as a bit mask.
+    `below`: the nodes it needs, those in its indices included."""
 
     op: str
     dtype: str
     args: tuple[Node, ...]
     attr: Any
     dims: int
+    below: tuple[Node, ...]
 
 
 COSTLY = frozenset(
@@ -57,7 +59,9 @@ class Expressions:
             for arg in args:
                 mask |= arg.dims
             mask |= _attr_dims(op, attr)
-            node = self._nodes[key] = Node(op, dtype, args, attr, mask)
+            dynamic = [node for index in indices_in(op, attr) for node in dynamic_nodes(index)]
+            below = (*args, *dynamic) if dynamic else args
+            node = self._nodes[key] = Node(op, dtype, args, attr, mask, below)
         return node
 
     def constant(self, value: Any, dtype: Any) -> Node:
@@ -177,6 +181,40 @@ def _attr_dims(op: str, attr: Any) -> int:
     if op == "tile":
         return attr[1]
     return attr[0].dims if op == "fold" else 0
+
+
+def indices_in(op: str, attr: Any) -> Sequence[Index]:
+    """The index expressions in a node's attribute."""
+    if op == "load":
+        return [attr[1], *(index for index, _, _ in attr[2])]
+    if op == "number":
+        return [attr]
+    return [attr[0]] if op == "inside" else ()
+
+
+def dynamic_nodes(index: Index) -> Iterator[Node]:
+    """The nodes whose values an index depends on."""
+    for symbol in index.symbols:
+        if isinstance(symbol, Dynamic):
+            yield symbol.node
+        elif isinstance(symbol, NESTED):
+            yield from dynamic_nodes(symbol.index)
+
+
+def walk(roots: Sequence[Node]) -> list[Node]:
+    """Every node below some roots, operands first."""
+    order: dict[Node, None] = {}
+    opened: set[Node] = set()
+    stack = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        if node in opened:
+            stack.pop()
+            order[node] = None  # keeps the first place where a node stands twice on the stack
+            continue
+        opened.add(node)
+        stack += [child for child in reversed(node.below) if child not in opened]
+    return list(order)
 
 
 Test = tuple[Any, int, int]  # low <= index < high

@@ -7,6 +7,7 @@ the program allows it.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -116,48 +117,29 @@ class _Places:
             n: numbers[taken[var]] for n, var in enumerate(self.results) if var in taken
         }
         self.size = 0
-        self._holes: list[tuple[int, int]] = []  # (offset, bytes), by offset
         self._allocate(works)
 
     def _allocate(self, works: Sequence[Work]) -> None:
-        last: dict[Var, int] = {}
-        for number, work in enumerate(works):
-            last.update((var, number) for var in work.buffers)
-        dying: dict[int, list[Var]] = {}
-        for var, number in last.items():
-            if var not in self.refs:
-                dying.setdefault(number, []).append(var)
+        """Large variables first, each at the lowest place that is free while it lives."""
+        lives: dict[Var, tuple[int, int]] = {}
         for number, work in enumerate(works):
             for var in work.buffers:
                 if var not in self.refs:
-                    self.refs[var] = Ref("arena", 0, self._take(_rounded(var)))
-            for var in dying.get(number, ()):
-                self._give(self.refs[var].offset, _rounded(var))
-
-    def _take(self, size: int) -> int:
-        """The smallest hole that fits, or the end of the arena."""
-        fits = [(room, offset) for offset, room in self._holes if room >= size]
-        if fits:
-            room, offset = min(fits)
-            self._holes.remove((offset, room))
-            if room > size:
-                self._holes.append((offset + size, room - size))
-            return offset
-        if self._holes and (tail := max(self._holes))[0] + tail[1] == self.size:
-            self._holes.remove(tail)
-            self.size = tail[0]
-        offset, self.size = self.size, self.size + size
-        return offset
-
-    def _give(self, offset: int, size: int) -> None:
-        for start, room in sorted(self._holes):
-            if start + room == offset:
-                self._holes.remove((start, room))
-                offset, size = start, room + size
-            elif offset + size == start:
-                self._holes.remove((start, room))
-                size += room
-        self._holes.append((offset, size))
+                    lives[var] = (lives.get(var, (number, 0))[0], number)
+        placed: list[
+            tuple[int, int, int, int]
+        ] = []  # (offset, end, first use, last use), by offset
+        for var in sorted(lives, key=_rounded, reverse=True):
+            first, last = lives[var]
+            size, offset = _rounded(var), 0
+            for start, end, begin, until in placed:
+                if begin <= last and first <= until:
+                    if start - offset >= size:
+                        break
+                    offset = max(offset, end)
+            insort(placed, (offset, offset + size, first, last))
+            self.refs[var] = Ref("arena", 0, offset)
+            self.size = max(self.size, offset + size)
 
 
 def _rounded(var: Var) -> int:

@@ -23,9 +23,10 @@ from xcube import dtypes
 from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
+from xcube.lowering.expression import walk
 from xcube.lowering.kernels import rows
 from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
-from xcube.lowering.kernels.space import Axis, Space, analyse, walk
+from xcube.lowering.kernels.space import Axis, Space, analyse
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.schedule import Group
 from xcube.primitives.convert import convert_element_type

@@ -17,7 +17,7 @@ from xcube.lowering.cube import math as cube_math
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import Buffer
-from xcube.lowering.expression import Node, index_dims
+from xcube.lowering.expression import Node, index_dims, indices_in, walk
 from xcube.lowering.index import (
     NESTED,
     Clamped,
@@ -26,7 +26,7 @@ from xcube.lowering.index import (
     Index,
     Quotient,
 )
-from xcube.lowering.kernels.space import Axis, Fold, indices_of, walk
+from xcube.lowering.kernels.space import Axis, Fold
 
 PARTS = {"c64": "f32", "c128": "f64"}
 
@@ -96,13 +96,9 @@ class Emitter:
             if not node.dims & inside:
                 self.values([node])
                 continue
-            stack += node.args
-            for index in indices_of(node):
-                self._hoist_index(index, inside)
-                stack += [s.node for s in index.symbols if isinstance(s, Dynamic)]
-
-    def _hoist_index(self, index: Index, inside: int) -> None:
-        self._base(index, inside)
+            stack += node.below
+            for index in indices_in(node.op, node.attr):
+                self._base(index, inside)
 
     # values
 

@@ -18,10 +18,10 @@ from xcube.ir import Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
-from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims
+from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims, walk
 from xcube.lowering.index import Dim, Index
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
-from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse, walk
+from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.schedule import Group
 

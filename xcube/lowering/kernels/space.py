@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 
 from xcube import dtypes
 from xcube.ir import Equation, Var
-from xcube.lowering.expression import EquationElements, Evaluator, Expressions, Node
-from xcube.lowering.index import NESTED, Dim, Dynamic, Index, Split, fit, ravel
+from xcube.lowering.expression import (
+    EquationElements,
+    Evaluator,
+    Expressions,
+    Node,
+    indices_in,
+    walk,
+)
+from xcube.lowering.index import NESTED, Dim, Index, Split, fit, ravel
 from xcube.lowering.schedule import Group
 from xcube.primitives.lowered import Reduction
 
@@ -200,40 +207,6 @@ def fold_depth(node: Node) -> int:
     return max((n.attr[0].depth for n in walk([node]) if n.op == "fold"), default=0)
 
 
-def walk(roots: Sequence[Node]) -> Iterator[Node]:
-    """Every node below some roots, index expressions included, operands first."""
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        stack.append((node, True))
-        inner = [s.node for index in indices_of(node) for s in _dynamic(index)]
-        stack += [(child, False) for child in (*node.args, *inner)]
-
-
-def indices_of(node: Node) -> list[Index]:
-    """The index expressions in a node's attribute."""
-    if node.op == "load":
-        return [node.attr[1], *(index for index, _, _ in node.attr[2])]
-    if node.op == "number":
-        return [node.attr]
-    return [node.attr[0]] if node.op == "inside" else []
-
-
-def _dynamic(index: Index) -> Iterator[Dynamic]:
-    for symbol in index.symbols:
-        if isinstance(symbol, Dynamic):
-            yield symbol
-        elif isinstance(symbol, NESTED):
-            yield from _dynamic(symbol.index)
-
-
 def _nested(index: Index) -> Iterator[Index]:
     yield index
     for symbol in index.symbols:
@@ -248,7 +221,7 @@ def all_indices(space: Space) -> set[Index]:
         roots += [*fold.lifted, *fold.init]
     found = {result.position for result in space.results}
     for node in walk(roots):
-        for index in indices_of(node):
+        for index in indices_in(node.op, node.attr):
             found.update(_nested(index))
     return found
 
