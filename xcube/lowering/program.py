@@ -126,9 +126,7 @@ class _Places:
             for var in work.buffers:
                 if var not in self.refs:
                     lives[var] = (lives.get(var, (number, 0))[0], number)
-        placed: list[
-            tuple[int, int, int, int]
-        ] = []  # (offset, end, first use, last use), by offset
+        placed: list[tuple[int, int, int, int]] = []  # by offset: it, end, first and last use
         for var in sorted(lives, key=_rounded, reverse=True):
             first, last = lives[var]
             size, offset = _rounded(var), 0
