@@ -191,6 +191,7 @@ def test_methods_are_those_of_jax():
         "sharding",
         "traceback",
         "unsafe_raw_array",
+        "unsafe_raw_buffer",
     }
 
 
