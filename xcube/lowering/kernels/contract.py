@@ -317,24 +317,32 @@ class _Contraction:
         return cube // count, cube % count
 
     def _products(self, batch: Value, first_m: Value, first_n: Value) -> None:
+        """The block of products in the cube's array, one block of the depth after the other."""
         b, tile = self.b, self.tile
-        stop_m = b.op("min", first_m + self.per_m, self.panels_m)
-        stop_n = b.op("min", first_n + self.per_n, self.panels_n)
         last = self._scalar("last", self.sizes.depth - (self.blocks - 1) * tile.kc)
+        if self.blocks == 1:  # the sums never leave the registers in between
+            self._tiles(batch, first_m, first_n, b.constant(0, "index"), last)
+            return
         count = self._scalar("blocks", self.blocks)
         for block in b.range(0, count):
-            final = (block + 1).eq(count)
-            depth = b.select(final, last, b.constant(tile.kc, "index"))
-            for n in b.range(first_n, stop_n):
-                for m in b.range(first_m, stop_m):
-                    panel_a = ((batch * self.panels_m + m) * count + block) * (
-                        tile.mr * tile.stride
-                    )
-                    panel_b = ((batch * self.panels_n + n) * count + block) * (tile.kc * tile.nr)
-                    corner = (m - first_m) * (tile.mr * PANELS_N * tile.nr) + (
-                        n - first_n
-                    ) * tile.nr
-                    self._micro(panel_a, panel_b, corner, depth, block)
+            whole = b.constant(tile.kc, "index")
+            depth = b.select((block + 1).eq(count), last, whole)
+            self._tiles(batch, first_m, first_n, block, depth)
+
+    def _tiles(
+        self, batch: Value, first_m: Value, first_n: Value, block: Value, depth: Value
+    ) -> None:
+        b, tile, count = self.b, self.tile, self.blocks
+        stop_m = b.op("min", first_m + self.per_m, self.panels_m)
+        stop_n = b.op("min", first_n + self.per_n, self.panels_n)
+        blocks = self._scalar("blocks", count) if count > 1 else b.constant(1, "index")
+        for n in b.range(first_n, stop_n):
+            for m in b.range(first_m, stop_m):
+                row = (batch * self.panels_m + m) * blocks + block
+                column = (batch * self.panels_n + n) * blocks + block
+                corner = (m - first_m) * (tile.mr * PANELS_N * tile.nr) + (n - first_n) * tile.nr
+                panel_a, panel_b = row * (tile.mr * tile.stride), column * (tile.kc * tile.nr)
+                self._micro(panel_a, panel_b, corner, depth, block)
 
     def _micro(
         self, panel_a: Value, panel_b: Value, corner: Value, depth: Value, block: Value
@@ -344,11 +352,12 @@ class _Contraction:
         lines, width = tile.nr // tile.lanes, PANELS_N * tile.nr
         zero = b.constant(0, self.dtype, tile.lanes)
         sums = [[b.variable(zero) for _ in range(lines)] for _ in range(tile.mr)]
-        with b.when(block > 0):
-            for r, row in enumerate(sums):
-                for v, cell in enumerate(row):
-                    at = corner + (r * width + v * tile.lanes)
-                    cell.set(b.load(self.scratch, at, lanes=tile.lanes))
+        if self.blocks > 1:
+            with b.when(block > 0):
+                for r, row in enumerate(sums):
+                    for v, cell in enumerate(row):
+                        at = corner + (r * width + v * tile.lanes)
+                        cell.set(b.load(self.scratch, at, lanes=tile.lanes))
         for k in b.range(0, depth):
             self._rank_one(sums, panel_a + k, panel_b + k * tile.nr)
         for r, row in enumerate(sums):
