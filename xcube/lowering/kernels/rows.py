@@ -62,13 +62,12 @@ def build(
 
 def select(space: Space, vector_bytes: int) -> Blueprint:
     """The blueprint that a heuristic picks."""
-    roots = _roots(space)
     lane = _lane_axis(space)
     if lane is None:
         return Blueprint(None, 1, False, False, False)
     narrow = _widest(space)
-    operations = sum(1 for node in walk(roots) if node.op not in ("const", "load"))
-    costly = any(node.op in COSTLY for node in walk(roots))
+    operations = sum(1 for node in space.order if node.op not in ("const", "load"))
+    costly = any(node.op in COSTLY for node in space.order)
     factor = 1 if costly or operations > LIGHT else 4
     lanes = max(1, vector_bytes * factor // narrow)
     if space.folds and lane.kind == "row" and factor == 4:  # whole stretches of memory at a time
@@ -84,19 +83,12 @@ def select(space: Space, vector_bytes: int) -> Blueprint:
     return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming)
 
 
-def _roots(space: Space) -> list[Node]:
-    return [
-        *(result.node for result in space.results),
-        *(node for fold in space.folds for node in fold.lifted),
-    ]
-
-
 def _lane_axis(space: Space) -> Axis | None:
     """The innermost rows or columns: whichever more indices walk with stride one."""
     candidates = [axes[-1] for axes in (space.columns, space.rows) if axes]
     if len(candidates) < 2:
         return candidates[0] if candidates else None
-    indices = [n.attr[1] for n in walk(_roots(space)) if n.op == "load"]
+    indices = [n.attr[1] for n in space.order if n.op == "load"]
     indices += [result.position for result in space.results]
 
     def score(axis: Axis) -> float:
@@ -110,7 +102,7 @@ def _lane_axis(space: Space) -> Axis | None:
 
 def _widest(space: Space) -> int:
     """Bytes of the widest scalar computed with; indices apart."""
-    sizes = [BITS[PARTS.get(node.dtype, node.dtype)] // 8 for node in walk(_roots(space))]
+    sizes = [BITS[PARTS.get(node.dtype, node.dtype)] // 8 for node in space.order]
     return max([4, *sizes])
 
 
@@ -119,7 +111,7 @@ def _is_flat(space: Space, lane: Axis) -> bool:
     into the padding of the buffers."""
     if len(space.axes) != 1 or space.folds:
         return False
-    for node in walk(_roots(space)):
+    for node in space.order:
         if node.dtype in PARTS or node.op == "inside":
             return False
         if node.op == "load":
@@ -154,7 +146,7 @@ class _Template:
         self.arguments = Arguments(self.b, sources)
         self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
         self.phases = max([0, *(fold.depth for fold in space.folds)])
-        self.cost = 1 + sum(_cost(node) for node in walk(_roots(space)))
+        self.cost = 1 + sum(_cost(node) for node in space.order)
         self.late = self._late_results()
         self.scratch: dict[Node, Buffer] = {}
         self.kept: dict[Node, None] = {}
@@ -195,7 +187,7 @@ class _Template:
         end = self.arguments.scalar("extent", lane.extent)
         start = b.place("cube_pos.x") * size
         stop = b.op("min", start + size, end)
-        self.emit.hoist(_roots(self.space), lane.mask)
+        self.emit.hoist(self.space.roots, lane.mask)
         for i in b.range(start, stop, self.blueprint.lanes):
             self.emit.open()
             self.emit.at[id(lane)] = i
@@ -211,7 +203,7 @@ class _Template:
         end = self.arguments.scalar("extent", lane.extent)
 
         def lines(start: Value, stop: Value) -> None:
-            self.emit.hoist(_roots(self.space), lane.mask | _mask(self.space.columns))
+            self.emit.hoist(self.space.roots, lane.mask | _mask(self.space.columns))
             for i in self.b.range(start, stop, self.blueprint.lanes):
                 self.emit.open()
                 self.emit.at[id(lane)] = i

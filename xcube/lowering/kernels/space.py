@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from xcube import dtypes
 from xcube.ir import Equation, Var
@@ -73,6 +74,17 @@ class Space:
     results: list[Result]
     folds: list[Fold]
     axes: list[Axis] = field(default_factory=list)
+
+    @cached_property
+    def roots(self) -> list[Node]:
+        """The elements of the results and of the reductions."""
+        lifted = [node for fold in self.folds for node in fold.lifted]
+        return [*(result.node for result in self.results), *lifted]
+
+    @cached_property
+    def order(self) -> list[Node]:
+        """Every node below the roots, operands first."""
+        return walk(self.roots)
 
     @property
     def rows(self) -> list[Axis]:
