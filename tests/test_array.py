@@ -201,3 +201,34 @@ def test_masked_arrays_are_refused_as_in_jax(function, mask):
     masked = np.ma.array([1.0, 2.0], mask=mask)
     with pytest.raises(ValueError, match=r"must have no mask.*test_array.py:.*filled"):
         function(masked)
+
+
+def test_bfloat16_passes_through_dlpack_both_ways():
+    torch = pytest.importorskip("torch")
+    x = jnp.asarray([1.5, -2.0, 3.25], "bfloat16")
+    theirs = torch.from_dlpack(x)
+    assert theirs.dtype == torch.bfloat16
+    assert theirs.tolist() == [1.5, -2.0, 3.25]
+    back = jnp.from_dlpack(torch.tensor([0.5, 7.0], dtype=torch.bfloat16))
+    assert back.dtype == jnp.bfloat16
+    assert back.tolist() == [0.5, 7.0]
+
+
+def test_bfloat16_survives_a_capsule():
+    x = jnp.arange(6, dtype="bfloat16").reshape(2, 3)
+    y = jnp.from_dlpack(Lent(x))
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(y), np.asarray(x))
+
+
+class Lent:
+    """Another library's array, as far as DLPack shows it."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()

@@ -27,7 +27,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A room may import those of its own floor and of the floors above it in this list.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("config", "errors", "dtypes", "tree", "tree_util"),
+    ("config", "errors", "dtypes", "dlpack", "tree", "tree_util"),
     ("ir",),
     ("array", "trace"),
     ("primitives",),

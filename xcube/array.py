@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from xcube import dlpack
 from xcube.ir import Aval, Shape, at_user_line
 
 
@@ -376,11 +377,12 @@ class DeviceArray(Array):
     ) -> Any:
         host = self.__array__()
         if max_version is None or copy:
-            return _shared(self.buffer, host, bool(copy)).__dlpack__()
-        return host.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+            return dlpack.capsule(_shared(self.buffer, host, bool(copy)))
+        options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return dlpack.capsule(host, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.__array__().__dlpack_device__()
+        return np.empty(0).__dlpack_device__()  # the processor, as NumPy names it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.copy()  # type: ignore[attr-defined]

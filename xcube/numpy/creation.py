@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xcube import dtypes, eager, tree
+from xcube import dlpack, dtypes, eager, tree
 from xcube.array import Array, DeviceArray
 from xcube.errors import ShapeError
 from xcube.ir import Aval, at_user_line
@@ -709,7 +709,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
             f"from_dlpack: the argument must offer __dlpack__; got {type(x).__name__}."
             f"{at_user_line()}"
         )
-    host = np.from_dlpack(x)
+    host = dlpack.import_array(x)
     dtype = requested("from_dlpack", host.dtype)
     device_ = default_device()
     buffer = device_.from_host(np.ascontiguousarray(host), copy=bool(copy))
