@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xcube import config, dtypes
+from xcube import dtypes
 from xcube.array import Array, DeviceArray
 from xcube.errors import DtypeError
 from xcube.ir import Aval, Literal, Primitive, at_user_line
@@ -104,11 +104,6 @@ def convert(value: Any) -> Array:
     host = np.asarray(value)
     _check_dtype(host.dtype)
     return from_host(host.astype(dtypes.canonicalize_dtype(host.dtype), copy=False))
-
-
-def disable_jit() -> bool:
-    """Whether jitted functions are to run operation by operation."""
-    return config.current.disable_jit
 
 
 EvalTrace.evaluate = staticmethod(evaluate)

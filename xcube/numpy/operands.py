@@ -192,10 +192,11 @@ def dtype_argument(name: str, dtype: Any, default: Any) -> np.dtype:
     return default if dtype is None else requested(name, dtype)
 
 
-_UNSUPPORTED = frozenset((*dtypes.NARROW_INTEGERS, *dtypes.NARROW_FLOATS)) - {
-    np.dtype(dtypes.float8_e4m3fn),
-    np.dtype(dtypes.float8_e5m2),
-}
+_UNSUPPORTED = frozenset(
+    dtype
+    for dtype in (*dtypes.NARROW_INTEGERS, *dtypes.NARROW_FLOATS)
+    if dtypes.SHORT[dtype] not in eager.STORED
+)
 
 
 def requested(name: str, dtype: Any) -> np.dtype:

@@ -148,12 +148,8 @@ def choose(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
     mr, lines = (14, 2) if many else (6, 2)
     mr = min(mr, sizes.rows)
     blocks = math.ceil(sizes.depth / DEPTH)
-    kc = _round_up(math.ceil(sizes.depth / blocks), 64 if sizes.depth > 64 else 16)
+    kc = rows.round_up(math.ceil(sizes.depth / blocks), 64 if sizes.depth > 64 else 16)
     return Tile(mr, lines * lanes, kc, lanes)
-
-
-def _round_up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 # packing --------------------------------------------------------------------------------------
@@ -384,46 +380,27 @@ class _Contraction:
         width = PANELS_N * tile.nr
         stop_row = b.op("min", first_row + self.per_m * tile.mr, self.rows)
         stop_column = b.op("min", first_column + self.per_n * tile.nr, self.columns)
-        self._place(self.space.of("batch"), batch)
+        emit.place(self.space.of("batch"), batch)
         nodes = [result.node for result in self.space.results]
+        ragged = self.sizes.columns % tile.lanes != 0
         for row in b.range(first_row, stop_row):
             emit.open()
-            self._place(self.space.of("m"), row)
+            emit.place(self.space.of("m"), row)
             start = (row - first_row) * width - first_column
-            emit.hoist([n for n in nodes if n.op != "tile"], self._lane_mask())
+            emit.hoist([n for n in nodes if n.op != "tile"], emit.lane_mask)
             for column in b.range(first_column, stop_column, tile.lanes):
                 emit.open()
                 if self.lane is not None:
                     emit.at[id(self.lane)] = column
-                self._mask(column, stop_column)
+                emit.mask_from(column, stop_column, ragged)
                 line = b.load(self.scratch, start + column, lanes=tile.lanes)
                 self._write(line)
                 emit.close()
             emit.close()
-
-    def _lane_mask(self) -> int:
-        return self.lane.mask if self.lane is not None else 0
-
-    def _mask(self, column: Value, stop: Value) -> None:
-        if self.sizes.columns % self.tile.lanes == 0:
-            self.emit.mask = None
-            return
-        lane = self.b.lane(self.tile.lanes, "i32")
-        self.emit.mask = lane < (stop - column).cast("i32")
 
     def _write(self, line: Value) -> None:
         results = self.space.results
         for node in walk([result.node for result in results]):
             if node.op == "tile":
                 self.emit.known(node, cast(self.b, line, node.dtype))
-        values = self.emit.values([result.node for result in results])
-        for result, value in zip(results, values, strict=True):
-            self.emit.store(result.var, result.position, value)
-
-    def _place(self, axes: Sequence[Axis], number: Value) -> None:
-        """Loop indices of axes from the number of a row or batch."""
-        for axis in reversed(axes[1:]):
-            extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
-            self.emit.at[id(axis)], number = number % extent, number // extent
-        if axes:
-            self.emit.at[id(axes[0])] = number
+        self.emit.write(results)

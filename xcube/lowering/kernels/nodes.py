@@ -26,7 +26,7 @@ from xcube.lowering.index import (
     Index,
     Quotient,
 )
-from xcube.lowering.kernels.space import Axis, Fold
+from xcube.lowering.kernels.space import Axis, Fold, Result
 
 PARTS = {"c64": "f32", "c128": "f64"}
 
@@ -99,6 +99,24 @@ class Emitter:
             stack += node.below
             for index in indices_in(node.op, node.attr):
                 self._base(index, inside)
+
+    # places
+
+    def place(self, axes: Sequence[Axis], number: Value) -> None:
+        """Loop indices of axes from the row-major number of a row."""
+        for axis in reversed(axes[1:]):
+            extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
+            self.at[id(axis)], number = number % extent, number // extent
+        if axes:
+            self.at[id(axes[0])] = number
+
+    def mask_from(self, start: Value, end: Value, ragged: bool) -> None:
+        """Which lanes of the line at `start` exist; all of them unless lines are ragged."""
+        if not ragged or self.lanes == 1:
+            self.mask = None
+            return
+        lane = self.build.lane(self.lanes, "i32")
+        self.mask = lane < (end - start).cast("i32")
 
     # values
 
@@ -189,6 +207,12 @@ class Emitter:
             total = _both(total, value < bound)
         assert total is not None, "an index that is always inside needs no test"
         return total
+
+    def write(self, results: Sequence[Result], streaming: bool = False) -> None:
+        """Compute elements of results, then write them: an operand may share their memory."""
+        values = self.values([result.node for result in results])
+        for result, value in zip(results, values, strict=True):
+            self.store(result.var, result.position, value, streaming)
 
     def store(self, var: Var, index: Index, value: Any, streaming: bool = False) -> None:
         """Write an element, or a line of elements, of a result."""

@@ -181,7 +181,7 @@ class _Template:
         return 1, 1
 
     def _flat(self, lane: Axis) -> tuple[int, int]:
-        block = min(FLAT_BLOCK, _round_up(lane.extent, self.blueprint.lanes))
+        block = min(FLAT_BLOCK, round_up(lane.extent, self.blueprint.lanes))
         b = self.b
         size = self.arguments.scalar("block", block)
         end = self.arguments.scalar("extent", lane.extent)
@@ -207,7 +207,7 @@ class _Template:
             for i in self.b.range(start, stop, self.blueprint.lanes):
                 self.emit.open()
                 self.emit.at[id(lane)] = i
-                self._mask_after(i, end)
+                self.emit.mask_from(i, end, self.blueprint.ragged)
                 self._run_phases(lane)
                 self.emit.close()
             self.emit.mask = None
@@ -219,7 +219,7 @@ class _Template:
         if outer:
             count = self.arguments.scalar("chunks", chunks)
             cube, part = cube // count, cube % count
-        self._place(outer, cube)
+        self.emit.place(outer, cube)
         size = self.arguments.scalar("chunk", chunk)
         lines(part * size, self.b.op("min", part * size + size, end))
         return math.prod(axis.extent for axis in outer) * chunks, chunk * columns
@@ -227,9 +227,9 @@ class _Template:
     def _chunk(self, lane: Axis, columns: int) -> int:
         """Elements along the lanes that one cube walks."""
         lanes = self.blueprint.lanes
-        chunk = min(CHUNK, _round_up(lane.extent, lanes))
+        chunk = min(CHUNK, round_up(lane.extent, lanes))
         while columns > 64 and chunk > lanes * 2:
-            chunk, columns = _round_up(chunk // 2, lanes), columns // 2
+            chunk, columns = round_up(chunk // 2, lanes), columns // 2
         return chunk
 
     def _lanes_on_columns(self, lane: Axis) -> tuple[int, int]:
@@ -242,7 +242,7 @@ class _Template:
         rows = math.prod(axis.extent for axis in outer)
         cube = self.b.place("cube_pos.x")
         if not outer or size >= SMALL_ROW:
-            self._place(outer, cube)
+            self.emit.place(outer, cube)
             body()
             return rows, size
         *above, along = outer
@@ -250,7 +250,7 @@ class _Template:
         blocks = math.ceil(along.extent / block)
         if above:
             count = self.arguments.scalar("blocks", blocks)
-            self._place(above, cube // count)
+            self.emit.place(above, cube // count)
             cube = cube % count
         extent = self.arguments.scalar(("extent", along.dims), along.extent)
         start = cube * self.arguments.scalar("block", block)
@@ -263,21 +263,6 @@ class _Template:
         return rows // along.extent * blocks, block * size
 
     # inside a cube
-
-    def _place(self, axes: Sequence[Axis], number: Value) -> None:
-        """Loop indices of axes from the number of a row."""
-        for axis in reversed(axes[1:]):
-            extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
-            self.emit.at[id(axis)], number = number % extent, number // extent
-        if axes:
-            self.emit.at[id(axes[0])] = number
-
-    def _mask_after(self, start: Value, end: Value) -> None:
-        if not self.blueprint.ragged or self.blueprint.lanes == 1:
-            self.emit.mask = None
-            return
-        lane = self.b.lane(self.blueprint.lanes, "i32")
-        self.emit.mask = lane < (end - start).cast("i32")
 
     def _run_phases(self, lane: Axis) -> None:
         columns = self.space.columns
@@ -380,7 +365,7 @@ class _Template:
                 self.emit.open()
                 self.emit.at[id(axis)] = i
                 if axis is lane:
-                    self._mask_after(i, end)
+                    self.emit.mask_from(i, end, self.blueprint.ragged)
                 nest(rest)
                 self.emit.close()
 
@@ -436,9 +421,7 @@ class _Template:
         self._write(self.space.results)
 
     def _write(self, results: Sequence[Result]) -> None:
-        values = self.emit.values([result.node for result in results])  # all reads before writes
-        for result, value in zip(results, values, strict=True):
-            self.emit.store(result.var, result.position, value, self.blueprint.streaming)
+        self.emit.write(results, self.blueprint.streaming)
 
 
 def _cost(node: Node) -> int:
@@ -456,7 +439,7 @@ def _stored_along(result: Result, mask: int) -> bool:
     return bool(index_dims(result.position) & mask)
 
 
-def _round_up(size: int, step: int) -> int:
+def round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
