@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -108,6 +108,14 @@ def at_user_line() -> str:
     return f" At {source}." if source else ""
 
 
+class Axis(NamedTuple):
+    """The axis that a batch runs along: how long it is, and under which name the function that is
+    mapped can ask for it."""
+
+    size: int
+    name: Hashable = None
+
+
 class Var:
     """A variable of a jaxpr; identity is its name."""
 
@@ -139,8 +147,8 @@ class Primitive:
     "zero": the derivative is zero.
     `transpose(ct, *args, **params) -> [ct or None per arg]`: linear arguments come as
     `Linear(aval)`, the others as values; `ct` is a list with Nones if `multiple`.
-    `batch(size, args, batched, **params) -> (outs, outs_batched)`: batched values have the new axis
-    in front.
+    `batch(axis, args, batched, **params) -> (outs, outs_batched)`: what is batched along the mapped
+    `Axis` has it in front.
     `lower`: how it becomes kernels, an object of `xcube.primitives.lowered`.
     `effects`: names of side effects; an equation with effects is never removed or reordered.
     """
@@ -221,8 +229,9 @@ class Jaxpr:
     @property
     def effects(self) -> set[str]:
         """Names of the side effects of its equations, inner jaxprs included."""
-        found = {effect for eqn in self.equations for effect in eqn.primitive.effects}
-        return found.union(*(inner.effects for eqn in self.equations for inner in subjaxprs(eqn)))
+        if "effects" not in self._cache:
+            self._cache["effects"] = set().union(*map(effects_of, self.equations))
+        return self._cache["effects"]
 
     def closed(self) -> Jaxpr:
         """The same program with captured values as leading inputs."""
@@ -244,6 +253,11 @@ def subjaxprs(equation: Equation) -> Iterator[Jaxpr]:
             yield value
         elif isinstance(value, tuple):
             yield from (item for item in value if isinstance(item, Jaxpr))
+
+
+def effects_of(equation: Equation) -> set[str]:
+    """Names of an equation's side effects, those of its inner jaxprs included."""
+    return set(equation.primitive.effects).union(*(sub.effects for sub in subjaxprs(equation)))
 
 
 # text -----------------------------------------------------------------------------------------

@@ -260,11 +260,16 @@ def bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
     Operands are Arrays, Tracers, or Python and NumPy scalars. Gives a list if the primitive has
     multiple results.
     """
+    return owner(args).process(primitive, args, params)
+
+
+def owner(args: Sequence[Any]) -> Trace:
+    """The trace that records an operation on these operands: the youngest concerned."""
     trace = _current.trace
     for arg in args:
         if isinstance(arg, Tracer) and arg._trace.birth > trace.birth:
             trace = arg._trace
-    return trace.process(primitive, args, params)
+    return trace
 
 
 def stage(function: Callable[..., Sequence[Any]], avals: Sequence[Aval], name: str = "") -> Jaxpr:

@@ -1,6 +1,6 @@
 """From a jaxpr to something that runs. `compile` is the pipeline, top to bottom.
 
-jaxpr -> simplify -> schedule -> kernels (templates) -> program (memory plan) -> emit -> device
+jaxpr -> simplify -> blocks (schedule, kernels) -> program (memory plan) -> emit -> device
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from xcube import config
-from xcube.ir import Equation, Jaxpr, Literal, Var, check
-from xcube.lowering import split
+from xcube.ir import Jaxpr, check
+from xcube.lowering import blocks, results, split
 from xcube.lowering.cube.check import check as check_kernel
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
-from xcube.lowering.device.base import Buffer, Device
+from xcube.lowering.device.base import Buffer, Device, Launch
 from xcube.lowering.device.base import Executable as Linked
 from xcube.lowering.emit.llvm import emit
-from xcube.lowering.kernels import contract, select
-from xcube.lowering.program import Program, donations, plan
-from xcube.lowering.schedule import Group, schedule
+from xcube.lowering.kernels import contract
+from xcube.lowering.program import Program, plan
 from xcube.lowering.simplify import simplify
-from xcube.primitives.convert import copy_p
-from xcube.primitives.shape import broadcast_in_dim_p
 
 Executable = Callable[[Sequence[Buffer]], list[Buffer]]
 
@@ -46,7 +43,7 @@ def compile(
         handles = _compile_kernels(program, device)
     linked = device.link(
         handles,
-        program.launches,
+        program.steps,
         len(program.jaxpr.inputs),
         program.output_nbytes,
         arena_nbytes=program.arena_nbytes,
@@ -75,53 +72,16 @@ def lower(
     """The program of a jaxpr: everything but the device's own code."""
     _log("jaxpr", jaxpr)
     facts = device.facts()
-    flat = simplify(
-        _with_computed_outputs(jaxpr),
-        lambda eqn: contract.expand(eqn, facts) or split.expand(eqn),
-    )
-    flat = flat if forward else _with_own_outputs(flat)
+    flat = simplify(jaxpr, lambda eqn: contract.expand(eqn, facts) or split.expand(eqn))
+    flat = results.computed(flat)
+    flat = flat if forward else results.own(flat)
     _log("simplify", flat)
     if config.current.check:
         check(flat)
-    groups = schedule(flat)
-    taken = donations(flat, groups, donated) if any(donated) else {}
-    works = [work for group in groups for work in select.build(group, facts, _shared(group, taken))]
-    program = plan(flat, works, taken)
+    block = blocks.build(flat, facts, donated)
+    program = plan(block.jaxpr, block.works, block.taken)
     _log("program", program)
     return program
-
-
-def _with_computed_outputs(jaxpr: Jaxpr) -> Jaxpr:
-    """Results that are literals become results of equations."""
-    if not any(isinstance(atom, Literal) for atom in jaxpr.outputs):
-        return jaxpr
-    equations, outputs = list(jaxpr.equations), []
-    params = {"shape": (), "broadcast_dimensions": ()}
-    for atom in jaxpr.outputs:
-        if isinstance(atom, Literal):
-            var = Var(atom.aval)
-            equations.append(Equation((var,), broadcast_in_dim_p, (atom,), params))
-            atom = var
-        outputs.append(atom)
-    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
-
-
-def _with_own_outputs(jaxpr: Jaxpr) -> Jaxpr:
-    """Results that are inputs become copies of them."""
-    given = set(jaxpr.inputs)
-    equations, outputs = list(jaxpr.equations), []
-    for atom in jaxpr.outputs:
-        if isinstance(atom, Var) and atom in given:
-            equations.append(Equation((Var(atom.aval),), copy_p, (atom,), {}))
-            atom = equations[-1].outputs[0]
-        outputs.append(atom)
-    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), jaxpr.captured, jaxpr.name)
-
-
-def _shared(group: Group, taken: dict[Var, Var]) -> frozenset[Var]:
-    """Operands of a group whose memory its results take over."""
-    pairs = ((taken[var], var) for var in group.outputs if var in taken)
-    return frozenset(source for source, var in pairs if (source, var) in group.in_place)
 
 
 def _compile_kernels(program: Program, device: Device) -> list[int]:
@@ -147,7 +107,8 @@ def _compile_kernels(program: Program, device: Device) -> list[int]:
 def _is_light(program: Program) -> bool:
     total = sum(program.output_nbytes) + program.arena_nbytes
     total += sum(var.aval.nbytes for var in program.jaxpr.inputs)
-    return total <= LIGHT and all(launch.cubes <= launch.grain for launch in program.launches)
+    flat = all(isinstance(step, Launch) for step in program.steps)
+    return flat and total <= LIGHT and all(step.cubes <= step.grain for step in program.launches)
 
 
 def _arranged(program: Program, linked: Linked) -> Executable:

@@ -8,6 +8,7 @@ iteration space, is known exactly (see expression.py).
     map       one shape; every result is a function of the index
     rows      a map over rows x columns with reductions over the columns: softmax, norms
     template  a family of kernels of its own; results may pass through a map behind it
+    control   control flow, a host call or a barrier: reads and writes whole variables
 """
 
 from __future__ import annotations
@@ -18,10 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xcube import dtypes
-from xcube.ir import Equation, Jaxpr, Shape, Var
+from xcube.ir import Equation, Jaxpr, Shape, Var, effects_of
 from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Expressions, Node
 from xcube.lowering.index import Dynamic, Index, dim, fit, ravel
-from xcube.primitives.lowered import Element, Reduction, Template
+from xcube.primitives.lowered import (
+    Barrier,
+    Element,
+    HostCall,
+    Reduction,
+    Structured,
+    Template,
+)
 
 Indices = tuple[Index, ...]
 
@@ -77,6 +85,7 @@ class _Cluster:
     root: Equation | None = None
     load: int = 0
     here: set[int] = field(default_factory=set)  # equations computed at the space's own index
+    before: _Cluster | None = None  # the one whose effects come before this one's
     nodes: Expressions = field(default_factory=Expressions)
 
     def full(self) -> Indices:
@@ -112,6 +121,7 @@ class _Scheduler:
         self.clusters: list[_Cluster] = []
         self.owner: dict[Var, _Cluster] = {}
         self.readers: dict[Var, list[_Cluster]] = {}
+        self.effect: _Cluster | None = None  # the first one with effects that has been placed
         self.asked = {  # must be in memory: read whole by a template, or a view too deep
             var for var, eqn in self.producer.items() if _is_view(eqn) and var not in self.views
         }
@@ -131,6 +141,8 @@ class _Scheduler:
             self._place_template(eqn, lower.family)
         elif isinstance(lower, Reduction):
             self._place_reduction(eqn)
+        elif isinstance(lower, WHOLE):
+            self._place_control(eqn)
         elif isinstance(lower, Element):
             if eqn.outputs[0] not in self.views or wanted:
                 self._place_element(eqn, bool(wanted))
@@ -297,6 +309,18 @@ class _Scheduler:
         self._adopt(cluster, eqn, cluster.full())
         self._write(cluster, eqn, True)
 
+    def _place_control(self, eqn: Equation) -> None:
+        self.asked.update(atom for atom in eqn.inputs if isinstance(atom, Var))
+        cluster = self._new("control", ())
+        cluster.root = eqn
+        self._adopt(cluster, eqn, ())
+        cluster.outputs += eqn.outputs
+        self.owner.update((var, cluster) for var in eqn.outputs)
+        if effects_of(eqn):
+            if self.effect is not None:
+                self.effect.before = cluster
+            self.effect = cluster
+
     # clusters
 
     def _new(self, family: str, shape: Shape, axes: tuple[int, ...] = ()) -> _Cluster:
@@ -324,6 +348,9 @@ class _Scheduler:
             if cluster in self.readers.get(var, ()):
                 self.readers[var].remove(cluster)
         indices = indices or {cluster.full()}
+        if isinstance(eqn.primitive.lower, WHOLE):
+            self._read_whole(cluster, eqn)
+            return
         if indices == {cluster.place(eqn.outputs[0].aval.shape)}:
             cluster.here.add(id(eqn))
         for index in indices:
@@ -390,6 +417,7 @@ class _Scheduler:
                 continue
             seen.add(current.number)
             todo += [self.owner[var] for var in current.reads if var in self.owner]
+            todo += [current.before] if current.before is not None else []
         return False
 
     def _merge_siblings(self) -> None:
@@ -468,6 +496,8 @@ class _Scheduler:
 
     def _needs(self, cluster: _Cluster) -> list[_Cluster]:
         owners = {self.owner[v].number: self.owner[v] for v in cluster.reads if v in self.owner}
+        if cluster.before is not None:
+            owners[cluster.before.number] = cluster.before
         return sorted((c for c in owners.values() if c is not cluster), key=self._last)
 
     def _group(self, cluster: _Cluster) -> Group:
@@ -536,12 +566,15 @@ def _join(needed: list[int], first: int, second: int) -> None:
             needed[number] |= both | needed[first]
 
 
+WHOLE = Structured | HostCall | Barrier
 EPILOGUES = frozenset({"matmul"})
 OVERWRITING = frozenset({"scatter", "cumulative"})  # may turn their first operand into the result
 
 
 def _in_place(cluster: _Cluster) -> frozenset[tuple[Var, Var]]:
     """Pairs of an operand and a result that lie in memory alike and are walked alike."""
+    if cluster.family == "control" and cluster.root is not None:
+        return frozenset(carried(cluster.root))
     if cluster.family in OVERWRITING and cluster.root is not None:
         first, *others = cluster.root.inputs
         operands = [first] if isinstance(first, Var) and first not in others else []
@@ -555,6 +588,18 @@ def _in_place(cluster: _Cluster) -> frozenset[tuple[Var, Var]]:
         for result in cluster.outputs
         if _lie_alike(operand, result) and _walked_alike(cluster, operand, result)
     )
+
+
+def carried(eqn: Equation) -> list[tuple[Var, Var]]:
+    """Pairs of what a loop begins and ends with, of which it reads the first nowhere else."""
+    params = eqn.params
+    if not isinstance(eqn.primitive.lower, Structured) or eqn.primitive.lower.kind == "cond":
+        return []
+    first = params.get("num_consts", 0) + params.get("cond_nconsts", 0)
+    first += params.get("body_nconsts", 0)
+    inits = eqn.inputs[first : first + params.get("num_carry", len(eqn.outputs))]
+    pairs = zip(inits, eqn.outputs, strict=False)
+    return [(x, y) for x, y in pairs if isinstance(x, Var) and eqn.inputs.count(x) == 1]
 
 
 def _lie_alike(x: Var, y: Var) -> bool:

@@ -1,6 +1,7 @@
 """jaxpr -> jaxpr: calls inlined, compositions expanded, algebra, common subexpressions, dead code.
 
-The result is flat: every equation is an element rule, a reduction or a template.
+The result is flat: every equation is an element rule, a reduction, a template, or control flow
+around flat jaxprs (see structure.py).
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var
-from xcube.primitives.lowered import Expand, Inline, Reduction
+from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var, effects_of
+from xcube.lowering import structure
+from xcube.lowering.results import filled
+from xcube.primitives.lowered import Barrier, Expand, HostCall, Inline, Reduction, Structured
 from xcube.primitives.shape import broadcast_in_dim_p
 from xcube.trace import EVAL, literal, set_current, stage
 
@@ -24,8 +27,8 @@ def simplify(jaxpr: Jaxpr, expand: Expansion | None = None) -> Jaxpr:
     flat = _Flattener(expand)
     with set_current(EVAL):
         outputs = flat.inline(jaxpr, list(jaxpr.inputs))
-    equations = _live(flat.equations, outputs)
-    return Jaxpr(jaxpr.inputs, tuple(equations), tuple(outputs), (), jaxpr.name)
+    equations = tuple(flat.equations)
+    return structure.live(Jaxpr(jaxpr.inputs, equations, tuple(outputs), (), jaxpr.name))
 
 
 class _Flattener:
@@ -43,21 +46,45 @@ class _Flattener:
 
         for eqn in jaxpr.equations:
             inputs = tuple([read(atom) for atom in eqn.inputs])
-            env.update(zip(eqn.outputs, self._equation(eqn, inputs), strict=True))
+            env.update(zip(eqn.outputs, self.equation(eqn, inputs), strict=True))
         return [read(atom) for atom in jaxpr.outputs]
 
-    def _equation(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
+    def inlined(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A jaxpr of control flow with its calls inlined, before the device has its say."""
+        key = "inlined"
+        if key not in jaxpr._cache:
+            inner = _Flattener(None)
+            outputs = tuple(inner.inline(jaxpr, list(jaxpr.inputs)))
+            flat = Jaxpr(jaxpr.inputs, tuple(inner.equations), outputs, (), jaxpr.name)
+            jaxpr._cache[key] = structure.live(flat)
+        return jaxpr._cache[key]
+
+    def body(self, jaxpr: Jaxpr, known: dict[Var, Literal]) -> Jaxpr:
+        """A jaxpr of control flow, simplified where some inputs are known literals."""
+        inner = _Flattener(self._expand)
+        outputs = inner.inline(jaxpr, [known.get(var, var) for var in jaxpr.inputs])
+        equations = tuple(inner.equations)
+        return structure.live(Jaxpr(jaxpr.inputs, equations, tuple(outputs), (), jaxpr.name))
+
+    def equation(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
         if (inner := self._replacement(eqn)) is not None:
             assert not inner.captured, "lowering wants closed jaxprs"
             return self.inline(inner, inputs)
         if isinstance(eqn.primitive.lower, Reduction) and not eqn.params["axes"]:
             return inputs
-        if not eqn.primitive.effects and all(var.aval.size == 0 for var in eqn.outputs):
+        has_effects = bool(effects_of(eqn))
+        if not has_effects and all(var.aval.size == 0 for var in eqn.outputs):
             return [self._empty(var.aval) for var in eqn.outputs]
+        if isinstance(eqn.primitive.lower, Structured):
+            return structure.simplified(self, eqn, inputs)
+        if isinstance(eqn.primitive.lower, Barrier):
+            return self._barrier(eqn, inputs)
+        if isinstance(eqn.primitive.lower, HostCall):
+            inputs = tuple(map(self.variable, inputs))
         rule = ALGEBRA.get(eqn.primitive.name)
         if rule is not None and (atom := rule(self, eqn, inputs)) is not None:
             return (atom,)
-        key = _key(eqn, inputs)
+        key = None if has_effects else _key(eqn, inputs)
         if key is not None and (found := self._known.get(key)) is not None:
             return found
         fresh = Equation(
@@ -65,6 +92,26 @@ class _Flattener:
             eqn.primitive, inputs, eqn.params, eqn.source,
         )  # fmt: skip
         return self.append(fresh, key)
+
+    def _barrier(self, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
+        """A barrier of the operands that are in memory; it is like no other."""
+        variables = [atom for atom in inputs if isinstance(atom, Var)]
+        if len(variables) == 0:
+            return inputs
+        outputs = tuple([Var(var.aval) for var in variables])
+        passed = iter(
+            self.append(Equation(outputs, eqn.primitive, tuple(variables), eqn.params, eqn.source))
+        )
+        return [next(passed) if isinstance(atom, Var) else atom for atom in inputs]
+
+    def variable(self, atom: Atom) -> Var:
+        """An atom as a variable: a literal is written to memory."""
+        if isinstance(atom, Var):
+            return atom
+        eqn = filled(atom)
+        key = _key(eqn, eqn.inputs)
+        found = self._known.get(key) or self.append(eqn, key)
+        return found[0]  # type: ignore[return-value]
 
     def _empty(self, aval: Aval) -> Atom:
         """An array without elements, whatever it was made of: no rule meets an index into it."""
@@ -94,7 +141,7 @@ class _Flattener:
         """The same primitive on other inputs and parameters."""
         outputs = tuple([Var(var.aval) for var in eqn.outputs])
         fresh = Equation(outputs, eqn.primitive, inputs, params, eqn.source)
-        return self._equation(fresh, inputs)[0]
+        return self.equation(fresh, inputs)[0]
 
 
 def _expanded(eqn: Equation, lower: Expand) -> Jaxpr:
@@ -107,22 +154,11 @@ def _expanded(eqn: Equation, lower: Expand) -> Jaxpr:
 
 
 def _key(eqn: Equation, inputs: tuple[Atom, ...]) -> Any:
-    if eqn.primitive.effects:
-        return None
+    """What makes two equations without effects the same."""
     atoms = tuple(
         (atom.aval, atom.value.tobytes()) if isinstance(atom, Literal) else atom for atom in inputs
     )
     return eqn.primitive, atoms, tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
-
-
-def _live(equations: Sequence[Equation], outputs: Sequence[Atom]) -> list[Equation]:
-    needed = {atom for atom in outputs if isinstance(atom, Var)}
-    kept: list[Equation] = []
-    for eqn in reversed(equations):
-        if eqn.primitive.effects or any(var in needed for var in eqn.outputs):
-            kept.append(eqn)
-            needed.update(atom for atom in eqn.inputs if isinstance(atom, Var))
-    return kept[::-1]
 
 
 # algebra --------------------------------------------------------------------------------------

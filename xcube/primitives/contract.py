@@ -11,7 +11,7 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Primitive, Shape, at_user_line
+from xcube.ir import Aval, Axis, Linear, Primitive, Shape, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.kinds import add_tangents, is_linear
 from xcube.primitives.lowered import Template
@@ -194,7 +194,7 @@ def _cotangent(
 
 
 def _dot_batch(
-    size: int,
+    axis: Axis,
     args: Sequence[Any],
     batched: Sequence[bool],
     *,

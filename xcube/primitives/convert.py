@@ -11,10 +11,10 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Linear, Primitive, at_user_line
 from xcube.primitives.complex import real
 from xcube.primitives.kinds import FLOAT, elementwise
-from xcube.primitives.lowered import Element, Expand
+from xcube.primitives.lowered import Barrier, Element
 from xcube.trace import aval_of, bind
 
 # convert_element_type -------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def _convert_transpose(ct: Any, x: Linear, *, new_dtype: Any, weak_type: bool) -
 
 
 def _convert_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], **params: Any
+    axis: Axis, args: Sequence[Any], batched: Sequence[bool], **params: Any
 ) -> tuple[Any, bool]:
     return convert_element_type(args[0], **params), True
 
@@ -142,7 +142,7 @@ bitcast_convert_type_p = Primitive(
     "bitcast_convert_type",
     abstract=_bitcast_abstract,
     jvp="zero",
-    batch=lambda size, args, batched, **params: (
+    batch=lambda axis, args, batched, **params: (
         bitcast_convert_type(args[0], **params),
         True,
     ),
@@ -267,8 +267,8 @@ optimization_barrier_p = Primitive(
     abstract=lambda *avals: avals,
     jvp=_barrier_jvp,
     transpose=_barrier_transpose,
-    batch=lambda size, args, batched: (bind(optimization_barrier_p, *args), batched),
-    lower=Expand(lambda *args: args),
+    batch=lambda axis, args, batched: (bind(optimization_barrier_p, *args), batched),
+    lower=Barrier(),
     multiple=True,
 )
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Linear, Primitive, at_user_line
 from xcube.primitives.elementwise import mul, sub
 from xcube.primitives.kinds import FLOAT, NUMBER, REAL, Accepts, add, add_tangents, named
 from xcube.primitives.lowered import Expand, Template
 from xcube.primitives.select import eq, select
-from xcube.primitives.shape import batch_front
+from xcube.primitives.shape import batch_all
 from xcube.primitives.transcendental import exp
 from xcube.primitives.view import pad
 from xcube.trace import bind, literal
@@ -68,9 +68,9 @@ def _recurrence_transpose(ct: Any, a: Any, b: Linear, *, axis: int, reverse: boo
 
 
 def _recurrence_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, axis: int, reverse: bool
+    mapped: Axis, args: Sequence[Any], batched: Sequence[bool], *, axis: int, reverse: bool
 ) -> tuple[Any, bool]:
-    a, b = (x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True))
+    a, b = batch_all(mapped, args, batched)
     return linear_recurrence(a, b, axis + 1, reverse), True
 
 
@@ -134,7 +134,7 @@ def _cumulative(name: str, accepts: Accepts, doc: str, slopes: Any = None) -> An
         return [function(ct, axis, not reverse)]
 
     def batch(
-        size: int, args: Sequence[Any], batched: Any, *, axis: int, reverse: bool
+        mapped: Axis, args: Sequence[Any], batched: Any, *, axis: int, reverse: bool
     ) -> tuple[Any, bool]:
         return function(args[0], axis + 1, reverse), True
 

@@ -181,7 +181,7 @@ integer_pow_p = Primitive(
     "integer_pow",
     abstract=_integer_pow_abstract,
     jvp=_integer_pow_jvp,
-    batch=lambda size, args, batched, *, y: (integer_pow(args[0], y), True),
+    batch=lambda axis, args, batched, *, y: (integer_pow(args[0], y), True),
     lower=Element(_integer_pow_element),
 )
 

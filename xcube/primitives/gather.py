@@ -10,7 +10,7 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.errors import DtypeError
-from xcube.ir import Aval, Linear, Primitive, Shape, at_user_line
+from xcube.ir import Aval, Axis, Linear, Primitive, Shape, at_user_line
 from xcube.primitives.elementwise import named, neg
 from xcube.primitives.kinds import NUMBER, Accepts, is_linear
 from xcube.primitives.lowered import Element, Template
@@ -54,7 +54,7 @@ def _gather_transpose(
 
 
 def _gather_batch(
-    size: int,
+    axis: Axis,
     args: Sequence[Any],
     batched: Sequence[bool],
     *,
@@ -66,7 +66,7 @@ def _gather_batch(
 ) -> tuple[Any, bool]:
     (x, indices), (in_operand, in_indices) = args, batched
     if in_operand:
-        slice_sizes = (min(size, 1) if in_indices else size, *slice_sizes)
+        slice_sizes = (min(axis.size, 1) if in_indices else axis.size, *slice_sizes)
     out = gather(
         x,
         indices,
@@ -212,7 +212,7 @@ def scatter_operation(
         return scatter_abstract(name, x, indices, updates, dimension_numbers)
 
     def batch(
-        size: int,
+        axis: Axis,
         args: Sequence[Any],
         batched: Sequence[bool],
         *,
@@ -220,7 +220,7 @@ def scatter_operation(
         **params: Any,
     ) -> tuple[Any, bool]:
         x, indices, updates = (
-            value if flag or position == 1 else batch_front(value, size)
+            value if flag or position == 1 else batch_front(value, axis.size)
             for position, (value, flag) in enumerate(zip(args, batched, strict=True))
         )
         numbers = batched_numbers(dimension_numbers, True, batched[1])

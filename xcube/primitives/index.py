@@ -12,14 +12,14 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Literal, Primitive, Shape, at_user_line
+from xcube.ir import Aval, Axis, Linear, Literal, Primitive, Shape, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.gather import gather, with_zeros
 from xcube.primitives.kinds import add, is_linear
 from xcube.primitives.lowered import Element
 from xcube.primitives.scatter import scatter
 from xcube.primitives.select import lt, select
-from xcube.primitives.shape import batch_front, full, reshape, zeros_of
+from xcube.primitives.shape import batch_all, full, reshape, zeros_of
 from xcube.primitives.view import all_of, canonical_axis, concatenate, integers, slice, squeeze
 from xcube.primitives.windows import (
     GatherDimensionNumbers,
@@ -133,16 +133,16 @@ def _slice_transpose(ct: Any, x: Linear, *starts: Any, slice_sizes: Shape) -> li
 
 
 def _slice_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, slice_sizes: Shape
+    axis: Axis, args: Sequence[Any], batched: Sequence[bool], *, slice_sizes: Shape
 ) -> tuple[Any, bool]:
     x, *starts = args
     if not any(batched[1:]):
-        sizes = (size, *slice_sizes)
+        sizes = (axis.size, *slice_sizes)
         return bind(dynamic_slice_p, x, literal(0), *starts, slice_sizes=sizes), True
-    indices, _ = _stacked(size, starts, batched[1:])
+    indices, _ = _stacked(axis.size, starts, batched[1:])
     dims = tuple(range(len(slice_sizes)))
     numbers = batched_numbers(GatherDimensionNumbers(dims, (), dims), batched[0], True)
-    sizes = (min(size, 1), *slice_sizes) if batched[0] else slice_sizes
+    sizes = (min(axis.size, 1), *slice_sizes) if batched[0] else slice_sizes
     return gather(x, indices, numbers, sizes, mode=GatherScatterMode.CLIP), True
 
 
@@ -217,15 +217,12 @@ def _update_transpose(ct: Any, x: Any, update: Any, *starts: Any) -> list[Any]:
     return [back, back_update, *[None] * len(starts)]
 
 
-def _update_batch(size: int, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
-    x, update = (
-        value if flag else batch_front(value, size)
-        for value, flag in zip(args[:2], batched[:2], strict=True)
-    )
+def _update_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
+    x, update = batch_all(axis, args[:2], batched[:2])
     starts, flags = args[2:], batched[2:]
     if not any(flags):
         return bind(dynamic_update_slice_p, x, update, literal(0), *starts), True
-    indices, _ = _stacked(size, starts, flags)
+    indices, _ = _stacked(axis.size, starts, flags)
     dims = tuple(range(len(starts)))
     numbers = batched_numbers(ScatterDimensionNumbers(dims, (), dims), True, True)
     out = scatter(

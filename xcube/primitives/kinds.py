@@ -12,9 +12,9 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Literal, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Linear, Literal, Primitive, at_user_line
 from xcube.primitives.lowered import Element
-from xcube.primitives.shape import batch_front, full
+from xcube.primitives.shape import batch_all, full
 from xcube.trace import bind, literal
 
 Operation = Callable[..., Any]
@@ -62,8 +62,8 @@ def elementwise(
         weak = all(aval.weak_type for aval in avals)
         return Aval(common_shape(name, avals), dtype, weak)
 
-    def batch(size: int, args: Sequence[Any], batched: Sequence[bool], **params: Any) -> Any:
-        front = [x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)]
+    def batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool], **params: Any) -> Any:
+        front = batch_all(axis, args, batched)
         return bind(primitive, *front, **params), True
 
     element = rule or (lambda e, index, **params: e.apply(scalar or name, *_elements(e, index)))

@@ -115,3 +115,27 @@ class Inline:
     """A call: the jaxpr under `params[name]` is inlined."""
 
     name: str = "jaxpr"
+
+
+@dataclass(frozen=True, eq=False)
+class Structured:
+    """Control flow over the jaxprs among the parameters.
+
+    "scan": jaxpr(consts, carry, x) -> (carry, y), with length, reverse, num_consts, num_carry.
+    "while": cond_jaxpr(cond_consts, carry) -> bool[], body_jaxpr(body_consts, carry) -> carry, with
+    cond_nconsts, body_nconsts. "cond": branches, of which the first operand, an i32[], picks one.
+    """
+
+    kind: str
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """Python runs it: `params["function"]` maps the operands, as read-only NumPy arrays, to a
+    sequence of array-likes with the shapes and dtypes of the results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """The results are the operands; none of them is there before all operands are, and what is
+    computed behind it is not shared with what is computed before."""

@@ -13,7 +13,7 @@ import numpy as np
 from xcube import config, dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Literal, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Literal, Primitive, at_user_line
 from xcube.primitives.bits import bitwise_or, bitwise_xor, shift_left, shift_right_logical
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.kinds import common_shape
@@ -40,15 +40,15 @@ def _threefry_abstract(*operands: Aval) -> tuple[Aval, Aval]:
     return out, out
 
 
-def _threefry_batch(size: int, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, Any]:
-    shape = (size, *common_shape("threefry2x32", [
+def _threefry_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, Any]:
+    shape = (axis.size, *common_shape("threefry2x32", [
         aval.update(shape=aval.shape[1:]) if flag else aval
         for aval, flag in zip(map(aval_of, args), batched, strict=True)
     ]))  # fmt: skip
 
     def front(x: Any, flag: bool) -> Any:
         if not flag:
-            return batch_front(x, size) if aval_of(x).shape else x
+            return batch_front(x, axis.size) if aval_of(x).shape else x
         return broadcast_in_dim(x, shape, tuple(range(x.ndim)))
 
     operands = [front(x, flag) for x, flag in zip(args, batched, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Literal, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Literal, Primitive, at_user_line
 from xcube.primitives.bits import bitwise_and
 from xcube.primitives.kinds import (
     FLOAT,
@@ -22,7 +22,7 @@ from xcube.primitives.kinds import (
     unary,
 )
 from xcube.primitives.lowered import Element
-from xcube.primitives.shape import batch_front, broadcast_in_dim, full
+from xcube.primitives.shape import batch_all, batch_front, broadcast_in_dim, full
 from xcube.trace import aval_of, bind, literal
 
 # comparison -----------------------------------------------------------------------------------
@@ -86,17 +86,15 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
     ]
 
 
-def _select_batch(size: int, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
+def _select_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
     which, *cases = args
-    front = [
-        x if flag else batch_front(x, size) for x, flag in zip(cases, batched[1:], strict=True)
-    ]
+    front = batch_all(axis, cases, batched[1:])
     if batched[0]:
         shape = common_shape("select_n", [aval_of(case) for case in front])
         if which.ndim < len(shape):
             which = broadcast_in_dim(which, shape, (0,))
     elif aval_of(which).shape:
-        which = batch_front(which, size)
+        which = batch_front(which, axis.size)
     return select_n(which, *front), True
 
 
@@ -204,13 +202,13 @@ def _clamp_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, An
     return z, add_tangents(terms, z)
 
 
-def _clamp_batch(size: int, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
-    x = args[1] if batched[1] else batch_front(args[1], size)
+def _clamp_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
+    x = args[1] if batched[1] else batch_front(args[1], axis.size)
     shape = aval_of(x).shape
 
     def bound(value: Any, flag: bool) -> Any:
         if not flag:
-            return batch_front(value, size) if aval_of(value).shape else value
+            return batch_front(value, axis.size) if aval_of(value).shape else value
         return value if value.shape == shape else broadcast_in_dim(value, shape, (0,))
 
     return clamp(bound(args[0], batched[0]), x, bound(args[2], batched[2])), True

@@ -12,7 +12,7 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import ShapeError
-from xcube.ir import Aval, Literal, Primitive, Shape, at_user_line
+from xcube.ir import Aval, Axis, Literal, Primitive, Shape, at_user_line
 from xcube.primitives.lowered import Element, Reduction
 from xcube.trace import aval_of, bind, literal
 
@@ -43,10 +43,10 @@ def _broadcast_transpose(
 
 
 def _broadcast_batch(
-    size: int, args: Sequence[Any], batched: Any, *, shape: Shape, broadcast_dimensions: Any
+    axis: Axis, args: Sequence[Any], batched: Any, *, shape: Shape, broadcast_dimensions: Any
 ) -> tuple[Any, bool]:
     dims = (0, *(d + 1 for d in broadcast_dimensions))
-    return broadcast_in_dim(args[0], (size, *shape), dims), True
+    return broadcast_in_dim(args[0], (axis.size, *shape), dims), True
 
 
 def _broadcast_element(
@@ -95,6 +95,11 @@ def batch_front(x: Any, size: int) -> Any:
     return broadcast_in_dim(x, (size, *shape), tuple(range(1, len(shape) + 1)))
 
 
+def batch_all(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> list[Any]:
+    """The operands of a batching rule, those repeated along the axis that are not batched."""
+    return [x if flag else batch_front(x, axis.size) for x, flag in zip(args, batched, strict=True)]
+
+
 # reshape --------------------------------------------------------------------------------------
 
 
@@ -116,7 +121,10 @@ reshape_p = Primitive(
     abstract=_reshape_abstract,
     jvp="linear",
     transpose=lambda ct, x, *, new_sizes: [reshape(ct, x.aval.shape)],
-    batch=lambda size, args, batched, *, new_sizes: (reshape(args[0], (size, *new_sizes)), True),
+    batch=lambda axis, args, batched, *, new_sizes: (
+        reshape(args[0], (axis.size, *new_sizes)),
+        True,
+    ),
     lower=Element(_reshape_element, cheap=True),
 )
 
@@ -144,7 +152,7 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 
 
 def _transpose_batch(
-    size: int, args: Sequence[Any], batched: Any, *, permutation: tuple[int, ...]
+    axis: Axis, args: Sequence[Any], batched: Any, *, permutation: tuple[int, ...]
 ) -> tuple[Any, bool]:
     return transpose(args[0], (0, *(p + 1 for p in permutation))), True
 
@@ -194,7 +202,7 @@ def accumulator_dtype(x: Aval) -> Any:
 def reduce_batch(primitive_function: Any) -> Any:
     """The batching rule of reductions: the axes move behind the batch axis."""
 
-    def rule(size: int, args: Any, batched: Any, *, axes: tuple[int, ...], **params: Any) -> Any:
+    def rule(axis: Axis, args: Any, batched: Any, *, axes: tuple[int, ...], **params: Any) -> Any:
         return primitive_function(args[0], tuple(a + 1 for a in axes), **params), True
 
     return rule

@@ -11,10 +11,10 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Primitive, at_user_line
 from xcube.primitives.gather import gather
 from xcube.primitives.lowered import Template
-from xcube.primitives.shape import batch_front, reshape
+from xcube.primitives.shape import batch_all, reshape
 from xcube.primitives.view import canonical_axis, iota
 from xcube.primitives.windows import GatherDimensionNumbers, GatherScatterMode
 from xcube.trace import aval_of, bind
@@ -75,9 +75,9 @@ def _sort_jvp(
 
 
 def _sort_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, dimension: int, **params: Any
+    axis: Axis, args: Sequence[Any], batched: Sequence[bool], *, dimension: int, **params: Any
 ) -> tuple[Any, Any]:
-    front = [x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)]
+    front = batch_all(axis, args, batched)
     return bind(sort_p, *front, dimension=dimension + 1, **params), [True] * len(front)
 
 
@@ -141,7 +141,7 @@ def _top_k_jvp(
 
 
 def _top_k_batch(
-    size: int, args: Sequence[Any], batched: Any, *, k: int, axis: int
+    mapped: Axis, args: Sequence[Any], batched: Any, *, k: int, axis: int
 ) -> tuple[Any, Any]:
     return top_k(args[0], k, axis=axis + 1), [True, True]
 

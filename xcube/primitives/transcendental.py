@@ -12,7 +12,7 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.errors import DtypeError
-from xcube.ir import Aval, Primitive, at_user_line
+from xcube.ir import Aval, Axis, Primitive, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.elementwise import div, integer_pow, mul, neg, rsqrt, square, sub
 from xcube.primitives.kinds import (
@@ -26,7 +26,7 @@ from xcube.primitives.kinds import (
 )
 from xcube.primitives.lowered import Element, Expand
 from xcube.primitives.select import eq, lt, select
-from xcube.primitives.shape import batch_front
+from xcube.primitives.shape import batch_all
 from xcube.trace import aval_of, bind, literal
 
 _LOG_2, _ROOT_PI = math.log(2), math.sqrt(math.pi)
@@ -184,8 +184,8 @@ def _pow_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]
     return z, add_tangents(terms, z)
 
 
-def _pow_batch(size: int, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
-    front = [x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)]
+def _pow_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> tuple[Any, bool]:
+    front = batch_all(axis, args, batched)
     return pow(*front), True
 
 
@@ -299,7 +299,7 @@ polygamma_p = Primitive(
     "polygamma",
     abstract=_polygamma_abstract,
     jvp=_polygamma_jvp,
-    batch=lambda size, args, batched, *, m: (polygamma(m, args[0]), True),
+    batch=lambda axis, args, batched, *, m: (polygamma(m, args[0]), True),
     lower=Expand(_polygamma),
 )
 

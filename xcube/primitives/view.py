@@ -12,11 +12,12 @@ import numpy as np
 from xcube import dtypes
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Aval, Linear, Literal, Primitive, Shape, at_user_line
+from xcube.ir import Aval, Axis, Linear, Literal, Primitive, Shape, at_user_line
 from xcube.primitives.kinds import NUMBER, is_linear
 from xcube.primitives.lowered import Element
 from xcube.primitives.select import select
 from xcube.primitives.shape import (
+    batch_all,
     batch_front,
     broadcast_in_dim,
     full,
@@ -77,7 +78,7 @@ def _slice_transpose(
 
 
 def _slice_batch(
-    size: int,
+    axis: Axis,
     args: Sequence[Any],
     batched: Any,
     *,
@@ -86,7 +87,7 @@ def _slice_batch(
     strides: Shape | None,
 ) -> tuple[Any, bool]:
     steps = None if strides is None else (1, *strides)
-    return slice(args[0], (0, *start_indices), (size, *limit_indices), steps), True
+    return slice(args[0], (0, *start_indices), (axis.size, *limit_indices), steps), True
 
 
 def _slice_element(
@@ -238,9 +239,9 @@ def _is_operand(x: Aval, config: Padding) -> Any:
 
 
 def _pad_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, padding_config: Padding
+    axis: Axis, args: Sequence[Any], batched: Sequence[bool], *, padding_config: Padding
 ) -> tuple[Any, bool]:
-    x = args[0] if batched[0] else batch_front(args[0], size)
+    x = args[0] if batched[0] else batch_front(args[0], axis.size)
     config = ((0, 0, 0), *padding_config)
     if not batched[1]:
         return pad(x, args[1], config), True
@@ -337,9 +338,9 @@ def _concatenate_transpose(ct: Any, *operands: Any, dimension: int) -> list[Any]
 
 
 def _concatenate_batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, dimension: int
+    axis: Axis, args: Sequence[Any], batched: Sequence[bool], *, dimension: int
 ) -> tuple[Any, bool]:
-    front = [x if flag else batch_front(x, size) for x, flag in zip(args, batched, strict=True)]
+    front = batch_all(axis, args, batched)
     return concatenate(front, dimension + 1), True
 
 
@@ -409,7 +410,7 @@ rev_p = Primitive(
     abstract=_rev_abstract,
     jvp="linear",
     transpose=lambda ct, x, *, dimensions: [rev(ct, dimensions)],
-    batch=lambda size, args, batched, *, dimensions: (
+    batch=lambda axis, args, batched, *, dimensions: (
         rev(args[0], tuple(d + 1 for d in dimensions)),
         True,
     ),
@@ -495,7 +496,7 @@ squeeze_p = Primitive(
     abstract=_squeeze_abstract,
     jvp="linear",
     transpose=lambda ct, x, *, dimensions: [reshape(ct, x.aval.shape)],
-    batch=lambda size, args, batched, *, dimensions: (
+    batch=lambda axis, args, batched, *, dimensions: (
         squeeze(args[0], tuple(d + 1 for d in dimensions)),
         True,
     ),

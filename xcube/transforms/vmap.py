@@ -9,26 +9,28 @@ from typing import Any
 
 from xcube import tree
 from xcube.errors import ShapeError, TraceError
-from xcube.ir import Aval, Equation, Jaxpr, at_user_line
+from xcube.ir import Aval, Axis, Equation, Jaxpr, at_user_line
 from xcube.primitives.shape import batch_front, full, transpose
 from xcube.trace import aval_of, bind, interpret, stage
 from xcube.transforms.arguments import check_callable, flatten_call, leaf_arrays, stage_flat
+from xcube.transforms.collectives import binding, names_used
 
 
 def batch_values(
-    jaxpr: Jaxpr, size: int, args: Sequence[Any], batched: Sequence[bool]
+    jaxpr: Jaxpr, axis: Axis, args: Sequence[Any], batched: Sequence[bool]
 ) -> tuple[list[Any], list[bool]]:
     """Apply a jaxpr to a batch: results, and which of them have the batch axis in front."""
+    named = axis.name is not None
 
     def rule(eqn: Equation, inputs: list[tuple[Any, bool]]) -> Sequence[tuple[Any, bool]]:
         values, flags = [value for value, _ in inputs], [flag for _, flag in inputs]
-        if not any(flags):
+        if not any(flags) and not (named and axis.name in names_used(eqn)):
             outs = bind(eqn.primitive, *values, **eqn.params)
             return [(out, False) for out in (outs if eqn.primitive.multiple else [outs])]
         if eqn.primitive.batch is None:
             where = f" Written at {eqn.source}." if eqn.source else ""
             raise TraceError(f"vmap: {eqn.primitive.name} has no batching rule.{where}")
-        outs, out_flags = eqn.primitive.batch(size, values, flags, **eqn.params)
+        outs, out_flags = eqn.primitive.batch(axis, values, flags, **eqn.params)
         if eqn.primitive.multiple:
             return list(zip(outs, out_flags, strict=True))
         return [(outs, out_flags)]
@@ -40,30 +42,32 @@ def batch_values(
 
 
 def batch_jaxpr(
-    jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force: bool = False
+    jaxpr: Jaxpr, axis: Axis, batched: tuple[bool, ...], force: bool | tuple[bool, ...] = False
 ) -> tuple[Jaxpr, tuple[bool, ...]]:
-    """The jaxpr form; `force` gives every output a batch axis."""
-    key = ("batch", size, batched, force)
+    """The jaxpr form; `force` says of every output, or of all, that it gets a batch axis."""
+    force = (force,) * len(jaxpr.outputs) if isinstance(force, bool) else force
+    key = ("batch", axis, batched, force)
     if key not in jaxpr._cache:
-        jaxpr._cache[key] = _batch_jaxpr(jaxpr, size, batched, force)
+        jaxpr._cache[key] = _batch_jaxpr(jaxpr, axis, batched, force)
     return jaxpr._cache[key]
 
 
-def _batch_jaxpr(jaxpr: Jaxpr, size: int, batched: tuple[bool, ...], force: bool) -> Any:
+def _batch_jaxpr(
+    jaxpr: Jaxpr, axis: Axis, batched: tuple[bool, ...], force: tuple[bool, ...]
+) -> Any:
     found: dict[str, Any] = {}
     avals = [
-        aval.update(shape=(size, *aval.shape)) if flag else aval
+        aval.update(shape=(axis.size, *aval.shape)) if flag else aval
         for aval, flag in zip(jaxpr.in_avals, batched, strict=True)
     ]
 
     def function(*args: Any) -> list[Any]:
-        outs, flags = batch_values(jaxpr, size, args, batched)
-        if force:
-            pairs = zip(outs, flags, strict=True)
-            outs = [out if flag else to_batch(out, size) for out, flag in pairs]
-            flags = [True] * len(outs)
-        found["flags"] = tuple(flags)
-        return outs
+        outs, flags = batch_values(jaxpr, axis, args, batched)
+        found["flags"] = tuple([flag or wanted for flag, wanted in zip(flags, force, strict=True)])
+        return [
+            to_batch(out, axis.size) if wanted and not flag else out
+            for out, flag, wanted in zip(outs, flags, force, strict=True)
+        ]
 
     return stage(function, avals, jaxpr.name), found["flags"]
 
@@ -118,8 +122,10 @@ def vmap(
             for x, axis in zip(leaves, axes, strict=True)
         ]
         avals = [_example(x) if flag else aval_of(x) for x, flag in zip(front, flags, strict=True)]
-        jaxpr, out_tree = stage_flat(call, avals)
-        outs, out_flags = batch_values(jaxpr, size, front, flags)
+        axis = Axis(size, axis_name)
+        with binding(axis):
+            jaxpr, out_tree = stage_flat(call, avals)
+        outs, out_flags = batch_values(jaxpr, axis, front, flags)
         out_axis_list = tree.broadcast_prefix(out_axes, tree.unflatten(out_tree, outs), _is_none)
         results = [
             _output(name, out, flag, axis, size)

@@ -9,18 +9,19 @@ device is imported, so that programs can be planned and printed without one.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-Space = Literal["input", "output", "constant", "arena"]
+Space = Literal["input", "output", "constant", "arena", "register"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Where a launch finds a buffer: which input, output or constant, or a place in the arena.
+    """Where a launch finds a buffer: which input, output or constant, a place in the arena, or what
+    a loop's register points to.
 
     `offset` counts bytes and is allowed in every space; `index` is 0 for the arena.
     """
@@ -44,6 +45,110 @@ class Launch:
     scalars: tuple[int, ...]
     cubes: int
     grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`nbytes` bytes from one place to another; nothing where both are the same place."""
+
+    target: Ref
+    source: Ref
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A pointer of a loop: `start` when the loop begins, and `step` bytes further each turn.
+    Numbers are unique in a program."""
+
+    number: int
+    start: Ref
+    step: int = 0
+
+
+Rotation = tuple[int, int, int]
+"""Registers (read, write, spare) of a value that a loop carries: what was written is read in the
+next turn, which writes to the spare place, and what was written becomes spare in its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`body` run `turns` times, which is known."""
+
+    turns: int
+    body: tuple[Step, ...]
+    registers: tuple[Register, ...] = ()
+    rotations: tuple[Rotation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """`test`, then, if the bool at `predicate` holds, `body`; and again."""
+
+    test: tuple[Step, ...]
+    predicate: Ref
+    body: tuple[Step, ...]
+    registers: tuple[Register, ...] = ()
+    rotations: tuple[Rotation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One of the branches: that of the i32 at `index`, clamped to those there are."""
+
+    index: Ref
+    branches: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array of a host call."""
+
+    ref: Ref
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A Python function of NumPy arrays run between launches: `function(operands)` gives one
+    array-like for each of `results`. `source`: where the user wrote it."""
+
+    function: Callable[[Sequence[np.ndarray]], Sequence[Any]]
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    source: str = ""
+
+    def __call__(self, memory: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        """Call the function on `memory`, read-only arrays, and write its results to `targets`."""
+        try:
+            values = self.function(memory)
+            for target, value in zip(targets, values, strict=True):
+                target[...] = value
+        except BaseException as error:
+            if self.source:
+                error.add_note(f"Raised in the callback at {self.source}.")
+            raise
+
+
+Step = Launch | Copy | Loop | While | Branch | HostCall
+
+
+def inner_steps(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The bodies of a step; none for one that is no control flow."""
+    if isinstance(step, Loop):
+        return (step.body,)
+    if isinstance(step, While):
+        return step.test, step.body
+    return step.branches if isinstance(step, Branch) else ()
+
+
+def every_step(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps and those inside them, in the order in which they are written."""
+    for step in steps:
+        yield step
+        for body in inner_steps(step):
+            yield from every_step(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +228,8 @@ class Executable(abc.ABC):
         """Run once.
 
         Raises DeviceError if the number of inputs is wrong, OutOfMemoryError if outputs or the
-        arena do not fit, and whatever a signal handler raised meanwhile (KeyboardInterrupt).
+        arena do not fit, what a host call raised, and whatever a signal handler raised meanwhile
+        (KeyboardInterrupt).
         """
 
 
@@ -170,7 +276,7 @@ class Device(abc.ABC):
     def link(
         self,
         kernels: Sequence[int],
-        launches: Sequence[Launch],
+        steps: Sequence[Step],
         n_inputs: int,
         output_nbytes: Sequence[int],
         constants: Sequence[Buffer] = (),
@@ -178,11 +284,11 @@ class Device(abc.ABC):
         donated: Mapping[int, int] | None = None,
         light: bool = False,
     ) -> Executable:
-        """An executable that runs `launches` in order.
+        """An executable that runs `steps` in order.
 
         `donated` maps an output to the input whose memory it takes over. `light` promises that
         one run is so short that other Python threads need not run meanwhile.
-        Raises LoweringError if a launch refers to what is not there.
+        Raises LoweringError if a step refers to what is not there.
         """
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from xcube import errors
-from xcube.lowering.device import cpu_facts, cpu_runtime, cpu_walker
+from xcube.lowering.device import cpu_facts, cpu_runtime
 from xcube.lowering.device.base import (
     Buffer,
     Device,
@@ -24,15 +24,16 @@ from xcube.lowering.device.base import (
     Facts,
     Launch,
     MemoryStats,
-    Ref,
+    Step,
+    every_step,
 )
 from xcube.lowering.device.cpu_code import Code
 from xcube.lowering.device.cpu_memory import ALIGNMENT, Allocator, Block, Foreign, SizeClass
 from xcube.lowering.device.cpu_pool import Pool
+from xcube.lowering.device.cpu_table import Bases, table
 
 _METH_FASTCALL = 0x80
 _SMALL = 4096  # bytes up to which copying twice is quicker than asking an array for its address
-_CELL = (1 << 64) - 1
 _POINTER = operator.attrgetter("pointer")
 
 
@@ -95,7 +96,7 @@ class Cpu(Device):
     def link(
         self,
         kernels: Sequence[int],
-        launches: Sequence[Launch],
+        steps: Sequence[Step],
         n_inputs: int,
         output_nbytes: Sequence[int],
         constants: Sequence[Buffer] = (),
@@ -105,14 +106,15 @@ class Cpu(Device):
     ) -> Executable:
         donated = dict(donated or {})
         _check_donated(donated, n_inputs, len(output_nbytes))
-        bases = _Bases(n_inputs, len(output_nbytes), tuple(constants), arena_nbytes)
-        needed = [launch for launch in launches if launch.cubes > 0]
-        table = _table(kernels, needed, bases)
+        launches = [step for step in every_step(steps) if isinstance(step, Launch)]
+        bases = Bases(n_inputs, len(output_nbytes), tuple(constants), arena_nbytes, steps)
+        cells, functions = table(kernels, steps, bases)
         entry = self._light if light else self._heavy
         return CpuExecutable(
-            table=table,
-            enter=entry.function(table.buffer_info()[0]),
-            pool=self._pool if any(step.cubes > step.grain for step in needed) else None,
+            table=cells,
+            functions=functions,
+            enter=entry.function(cells.buffer_info()[0]),
+            pool=self._pool if any(step.cubes > step.grain for step in launches) else None,
             n_inputs=n_inputs,
             outputs=[(self._allocator.size_class(n), n) for n in output_nbytes],
             arena=(self._allocator.size_class(arena_nbytes), arena_nbytes),
@@ -140,11 +142,12 @@ class Cpu(Device):
 
 
 class CpuExecutable(Executable):
-    """A table of launches and the native function that walks it."""
+    """A table of steps and the native function that walks it."""
 
     def __init__(
         self,
         table: cell_array[int],
+        functions: Sequence[Callable[[int], None]],
         enter: Callable[..., int],
         pool: Pool | None,
         n_inputs: int,
@@ -154,6 +157,7 @@ class CpuExecutable(Executable):
         donated: dict[int, int],
     ) -> None:
         self._table = table
+        self._functions = functions  # the table holds their addresses
         self._enter = enter
         self._pool = pool
         self._n_inputs = n_inputs
@@ -231,55 +235,6 @@ class _Entry:
     def function(self, table: int) -> Callable[..., int]:
         """A function of as many addresses as the table at `table` expects."""
         return self._make(ctypes.addressof(self._definition), table, None)
-
-
-class _Bases:
-    """Numbers the pointers that a run is given: null, inputs, outputs, arena."""
-
-    def __init__(
-        self, n_inputs: int, n_outputs: int, constants: tuple[Buffer, ...], arena_nbytes: int
-    ) -> None:
-        self.count = n_inputs + n_outputs + bool(arena_nbytes)
-        self._first = {"input": 1, "output": 1 + n_inputs, "arena": 1 + n_inputs + n_outputs}
-        self._sizes = {
-            "input": n_inputs,
-            "output": n_outputs,
-            "arena": int(bool(arena_nbytes)),
-            "constant": len(constants),
-        }
-        self._constants = constants
-
-    def cells(self, ref: Ref) -> tuple[int, int]:
-        """The base and the offset to add to it; a constant is an offset from null."""
-        size = self._sizes[ref.space]
-        if not 0 <= ref.index < size:
-            raise errors.LoweringError(
-                f"link: a launch refers to {ref.space} {ref.index}; the program has {size}."
-            )
-        if ref.space == "constant":
-            return 0, self._constants[ref.index].pointer + ref.offset
-        return self._first[ref.space] + ref.index, ref.offset
-
-
-def _table(kernels: Sequence[int], launches: Sequence[Launch], bases: _Bases) -> cell_array[int]:
-    """The program in the format that `cpu_walker` states."""
-    records: list[int] = []
-    for launch in launches:
-        records += _record(kernels, launch, bases)
-    frame = max((len(launch.buffers) for launch in launches), default=0)
-    return cell_array("Q", [bases.count, max(frame, 1), len(records), *records])
-
-
-def _record(kernels: Sequence[int], launch: Launch, bases: _Bases) -> list[int]:
-    if not 0 <= launch.kernel < len(kernels):
-        raise errors.LoweringError(
-            f"link: a launch refers to kernel {launch.kernel}; the program has {len(kernels)}."
-        )
-    refs = [cell & _CELL for ref in launch.buffers for cell in bases.cells(ref)]
-    scalars = [cell & _CELL for cell in launch.scalars]
-    length = cpu_walker.LAUNCH_HEADER + len(refs) + len(scalars)
-    head = [cpu_walker.LAUNCH, length, kernels[launch.kernel], launch.cubes]
-    return [*head, max(1, launch.grain), len(launch.buffers), *refs, *scalars]
 
 
 def _check_donated(donated: dict[int, int], n_inputs: int, n_outputs: int) -> None:

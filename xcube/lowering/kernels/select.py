@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xcube.errors import LoweringError
-from xcube.ir import Var
+from xcube.ir import Equation, Var
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import contract, cumulative, rows, scatter, sort, top_k
 from xcube.lowering.kernels.work import Work
@@ -30,3 +30,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     if template is None:
         raise LoweringError(f"no kernels for {group.family!r} on {facts.name}")
     return template(group, facts.vector_bits // 8, sources)
+
+
+def loop(eqn: Equation, facts: Facts) -> list[Work] | None:
+    """A loop as launches that run all of its turns; None where each turn has launches."""
+    return None

@@ -1,11 +1,12 @@
-"""What a template gives back: kernels with their arguments, ready to be launched in order."""
+"""What a group of equations becomes: a kernel with its arguments, ready to be launched, or control
+flow around blocks of more of the same."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from xcube.ir import Var
+from xcube.ir import Equation, Jaxpr, Var
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import key
 
@@ -27,3 +28,26 @@ class Work:
     def key(self) -> str:
         """The text that identifies the kernel."""
         return key(self.kernel)
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """Control flow, a host call or a barrier: its equation, and a block for each of its jaxprs."""
+
+    equation: Equation
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def buffers(self) -> tuple[Var, ...]:
+        """The variables it reads and writes."""
+        read = (atom for atom in self.equation.inputs if isinstance(atom, Var))
+        return (*read, *self.equation.outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A flat jaxpr and what runs it. `taken`: results that lie in the memory of an input."""
+
+    jaxpr: Jaxpr
+    works: tuple[Work | Control, ...]
+    taken: dict[Var, Var]
