@@ -11,6 +11,7 @@ from xcube.ir import Aval, Equation, Jaxpr, Literal, Primitive, Var
 from xcube.lowering.cube.arithmetic import NUMPY
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.interpreter import interpret
+from xcube.lowering.device.base import Facts
 from xcube.lowering.device.cpu import device
 from xcube.lowering.emit.llvm import emit
 from xcube.lowering.kernels.work import Work
@@ -18,6 +19,12 @@ from xcube.lowering.program import plan
 from xcube.lowering.schedule import Group
 
 Array = np.ndarray[Any, Any]
+
+
+def lines(vector_bytes: int = 64) -> Facts:
+    """A device whose lines have so many bytes."""
+    sizes = (1 << 15, 1 << 20, 1 << 30)
+    return Facts("test", "cpu", "any", 1, vector_bytes * 8, *sizes, frozenset())
 
 
 def equation(name: str, operands: list[Any], outputs: list[Aval], **params: Any) -> Equation:
@@ -59,6 +66,7 @@ class Compiled:
     """The launches as one program of the CPU."""
 
     def __init__(self, works: list[Work], eqn: Equation, outputs: tuple[Var, ...]) -> None:
+        self.atoms = eqn.inputs
         self.inputs = list(dict.fromkeys(a for a in eqn.inputs if isinstance(a, Var)))
         self.outputs = outputs
         jaxpr = Jaxpr(tuple(self.inputs), (eqn,), outputs)
@@ -74,7 +82,8 @@ class Compiled:
         )
 
     def __call__(self, operands: list[Any]) -> list[Array]:
-        buffers = [device().from_host(x) for x in operands if isinstance(x, np.ndarray)]
+        values = dict(zip(self.atoms, operands, strict=True))
+        buffers = [device().from_host(values[var]) for var in self.inputs]
         results = self.executable(buffers)
         pairs = zip(results, self.outputs, strict=True)
         return [buffer.numpy(var.aval.shape, var.aval.dtype) for buffer, var in pairs]

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from run_works import Array, Compiled, equation, group, interpreted
+from run_works import Array, Compiled, equation, group, interpreted, lines
 
 from xcube.ir import Aval
 from xcube.lowering.kernels import cumulative
@@ -47,7 +47,7 @@ def expected(name: str, x: Array, axis: int, reverse: bool) -> Array:
 
 def run(name: str, x: Array, axis: int, reverse: bool, way: str, vector_bytes: int = 16) -> Array:
     eqn = equation(name, [x], [Aval(x.shape, x.dtype)], axis=axis, reverse=reverse)
-    works = cumulative.build(group(eqn), vector_bytes)
+    works = cumulative.build(group(eqn), lines(vector_bytes))
     if way == "interpreted":
         return interpreted(works, eqn, [x])[0]
     return Compiled(works, eqn, eqn.outputs)([x])[0]
@@ -92,7 +92,7 @@ def test_long_axes_are_cut_into_chunks(name: str, reverse: bool) -> None:
     for shape, axis in [((70_001,), 0), ((2, 66_000), 1), ((30_001, 3), 0), ((1, 9_001, 33), 1)]:
         x = sample(shape, np.float32)
         eqn = equation(name, [x], [Aval(x.shape, x.dtype)], axis=axis, reverse=reverse)
-        works = cumulative.build(group(eqn))
+        works = cumulative.build(group(eqn), lines())
         assert len(works) == 3
         got = Compiled(works, eqn, eqn.outputs)([x])[0]
         np.testing.assert_allclose(got, expected(name, x, axis, reverse), rtol=1e-4, atol=1e-3)
@@ -136,7 +136,7 @@ def test_one_kernel_serves_all_sizes() -> None:
     def key(shape: tuple[int, ...]) -> str:
         x = np.zeros(shape, np.float32)
         eqn = equation("cumsum", [x], [Aval(x.shape, x.dtype)], axis=1, reverse=False)
-        return cumulative.build(group(eqn))[0].key
+        return cumulative.build(group(eqn), lines())[0].key
 
     assert key((7, 101)) == key((30, 999)) == key((1, 77))
 
@@ -144,4 +144,4 @@ def test_one_kernel_serves_all_sizes() -> None:
 def test_nothing_is_launched_for_no_elements() -> None:
     x = np.zeros((0, 3), np.float32)
     eqn = equation("cumsum", [x], [Aval(x.shape, x.dtype)], axis=0, reverse=False)
-    assert cumulative.build(group(eqn)) == []
+    assert cumulative.build(group(eqn), lines()) == []

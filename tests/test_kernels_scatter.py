@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_works import Array, Compiled, equation, group, interpreted
+from run_works import Array, Compiled, equation, group, interpreted, lines
 
 from xcube.ir import Aval
 from xcube.lowering.kernels import scatter, scatter_plan
@@ -101,7 +101,7 @@ def build(
         unique_indices=unique,
         indices_are_sorted=False,
     )
-    return scatter.build(group(eqn), 16), eqn
+    return scatter.build(group(eqn), lines(16)), eqn
 
 
 def check(
@@ -211,7 +211,7 @@ def test_the_gradient_of_an_embedding(rows: int) -> None:
 def test_an_operand_that_gives_its_memory_is_not_copied() -> None:
     operands = [np.zeros(9, np.float32), np.array([[2]]), np.ones(1, np.float32)]
     _, eqn = build("scatter-add", operands, ScatterDimensionNumbers((), (0,), (0,)), "drop")
-    copy, update = scatter.build(group(eqn), sources=frozenset({eqn.inputs[0]}))
+    copy, update = scatter.build(group(eqn), lines(), sources=frozenset({eqn.inputs[0]}))
     assert copy.cubes == 0
     assert eqn.inputs[0] not in update.buffers
 

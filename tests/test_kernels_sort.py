@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from run_works import Array, Compiled, equation, group, interpreted
+from run_works import Array, Compiled, equation, group, interpreted, lines
 
 from xcube.ir import Aval
 from xcube.lowering.kernels import ranks, sort, top_k
@@ -46,7 +46,7 @@ def run(works: list[Work], eqn: Any, operands: list[Array], way: str) -> list[Ar
 def sorted_(operands: list[Array], axis: int, way: str, num_keys: int = 1) -> list[Array]:
     avals = [Aval(x.shape, x.dtype) for x in operands]
     eqn = equation("sort", operands, avals, dimension=axis, num_keys=num_keys, is_stable=True)
-    return run(sort.build(group(eqn), 16), eqn, operands, way)
+    return run(sort.build(group(eqn), lines(16)), eqn, operands, way)
 
 
 def comparable(x: Array) -> Array:
@@ -103,11 +103,11 @@ def test_sort_writes_only_what_is_read() -> None:
     x, places = sample((200,), np.float32), np.arange(200, dtype=np.int32)
     avals = [Aval(a.shape, a.dtype) for a in (x, places)]
     eqn = equation("sort", [x, places], avals, dimension=0, num_keys=1, is_stable=True)
-    works = sort.build(group(eqn, eqn.outputs[1:]), 16)
+    works = sort.build(group(eqn, eqn.outputs[1:]), lines(16))
     assert all(eqn.outputs[0] not in work.buffers for work in works)
     (got,) = Compiled(works, eqn, eqn.outputs[1:])([x, places])
     np.testing.assert_array_equal(got, np.argsort(x, kind="stable"))
-    assert sort.build(group(eqn, ()), 16) == []
+    assert sort.build(group(eqn, ()), lines(16)) == []
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
@@ -125,7 +125,7 @@ def test_one_kernel_serves_all_sizes() -> None:
         x = np.zeros(shape, np.float32)
         avals = [Aval(x.shape, x.dtype)] * 2
         eqn = equation("sort", [x, x], avals, dimension=1, num_keys=1, is_stable=True)
-        return sort.build(group(eqn))[0].key
+        return sort.build(group(eqn), lines())[0].key
 
     assert key((7, 101)) == key((30, 999)) == key((1, 100_000))
     assert key((7, 10)) == key((30, ranks.FEW))
@@ -171,7 +171,7 @@ def test_top_k(dtype: Any, way: str) -> None:
         wanted = largest(x, k, axis)
         avals = [Aval(y.shape, y.dtype) for y in wanted]
         eqn = equation("top_k", [x], avals, k=k, axis=axis)
-        got = run(top_k.build(group(eqn), 16), eqn, [x], way)
+        got = run(top_k.build(group(eqn), lines(16)), eqn, [x], way)
         np.testing.assert_array_equal(got[1], wanted[1])
         assert_same(got[0], wanted[0])
 
@@ -185,7 +185,7 @@ def test_top_k_of_long_rows(order: str, k: int) -> None:
     places = np.argsort(-x, kind="stable")[:k].astype(np.int32)
     avals = [Aval((k,), x.dtype), Aval((k,), np.int32)]
     eqn = equation("top_k", [x], avals, k=k, axis=0)
-    got = Compiled(top_k.build(group(eqn)), eqn, eqn.outputs)([x])
+    got = Compiled(top_k.build(group(eqn), lines()), eqn, eqn.outputs)([x])
     np.testing.assert_array_equal(got[1], places)
     np.testing.assert_array_equal(got[0], x[places])
 
@@ -193,4 +193,4 @@ def test_top_k_of_long_rows(order: str, k: int) -> None:
 def test_nan_of_either_sign_is_the_largest() -> None:
     x = np.array([np.inf, -np.nan, 1, np.nan], np.float32)
     eqn = equation("top_k", [x], [Aval((3,), x.dtype), Aval((3,), np.int32)], k=3, axis=0)
-    assert interpreted(top_k.build(group(eqn), 16), eqn, [x])[1].tolist() == [1, 3, 0]
+    assert interpreted(top_k.build(group(eqn), lines(16)), eqn, [x])[1].tolist() == [1, 3, 0]

@@ -17,7 +17,6 @@ from xcube.lowering.cube import text
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Device
-from xcube.lowering.emit.llvm import emit
 from xcube.lowering.program import Program
 from xcube.transforms.jit import Jitted, jit
 
@@ -44,8 +43,8 @@ class InspectedKernel:
 
     @cached_property
     def source(self) -> str:
-        """The text that the device compiles: LLVM IR on the CPU."""
-        return emit(self.kernel, name=_SYMBOL)
+        """The text that the device compiles: LLVM IR on the CPU, CUDA C++ on a GPU."""
+        return self.device.emit(self.kernel, _SYMBOL)
 
     @cached_property
     def assembly(self) -> str:

@@ -18,7 +18,6 @@ from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
 from xcube.lowering.device.base import Buffer, Device, Launch
 from xcube.lowering.device.base import Executable as Linked
-from xcube.lowering.emit.llvm import emit
 from xcube.lowering.kernels import contract
 from xcube.lowering.program import Program, plan
 from xcube.lowering.simplify import simplify
@@ -72,7 +71,7 @@ def lower(
     """The program of a jaxpr: everything but the device's own code."""
     _log("jaxpr", jaxpr)
     facts = device.facts()
-    flat = simplify(jaxpr, lambda eqn: contract.expand(eqn, facts) or split.expand(eqn))
+    flat = simplify(jaxpr, lambda eqn: contract.expand(eqn, facts) or split.expand(eqn, facts))
     flat = results.computed(flat)
     flat = flat if forward else results.own(flat)
     _log("simplify", flat)
@@ -97,8 +96,8 @@ def _compile_kernels(program: Program, device: Device) -> list[int]:
         _log("cube", kernel)
         if config.current.check:
             check_kernel(kernel)
-        text = emit(kernel)
-        _log("llvm", text)
+        text = device.emit(kernel)
+        _log("source", text)
         sources.append(("kernel", text))
     known.update(zip(missing, device.compile(sources), strict=True))
     return [known[key] for key in program.keys]

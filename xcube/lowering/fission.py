@@ -37,11 +37,17 @@ def separated(eqn: Equation, body: Jaxpr) -> Jaxpr | None:
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """A carried sum of products: its place in the carry, the product, and the views behind it."""
+    """A carried sum of products: its place in the carry, the product, the views behind it, and the
+    addition."""
 
     place: int
     product: Equation
     views: tuple[Equation, ...]
+    addition: Equation
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        return (self.product, *self.views, self.addition)
 
 
 class _Fission:
@@ -104,7 +110,7 @@ class _Fission:
             if made is None:
                 return None
             if made.primitive.name == "dot_general":
-                return _Sum(place, made, tuple(views[::-1])) if self._gains(made) else None
+                return _Sum(place, made, tuple(views[::-1]), eqn) if self._gains(made) else None
             if made.primitive.name not in VIEWS:
                 return None
             views.append(made)
@@ -136,7 +142,7 @@ class _Fission:
         stacked = self._stacked_operands()
         outputs = [self.body.outputs[n] for n in kept]
         slices = self.body.outputs[count:]
-        moved = {id(e) for e in self.before}
+        moved = {id(e) for e in (*self.before, *(e for s in self.sums for e in s.equations))}
         body = Jaxpr(
             (*self.consts, *(self.carry[n] for n in kept), *self.xs, *made),
             tuple([e for e in self.body.equations if id(e) not in moved]),

@@ -1,6 +1,6 @@
 """Reductions of few long rows are cut in two stages, so that all threads have work: chunks of the
-columns first, then their results. The cut depends on the sizes alone, never on the number of
-threads: results are the same on every machine of one kind."""
+columns first, then their results. The cut depends on the sizes and the kind of device, never on the
+number of threads: results are the same on every machine of one kind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from xcube.ir import Aval, Equation, Jaxpr
+from xcube.lowering.device.base import Facts
 from xcube.primitives import reduce
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.shape import accumulator_dtype, reduce_sum, reshape, transpose
@@ -21,6 +22,7 @@ LARGE = 1 << 16  # elements from which cutting pays
 FEW = 16  # tasks that keep all threads busy
 LINE = 64  # neighbouring results that are one task where the columns lie across
 CHUNKS, SHORTEST = 64, 32
+MANY = 1 << 16  # units that keep a device busy whose cubes have many
 
 Neutral = Callable[[np.dtype], Any]
 
@@ -34,25 +36,36 @@ SPLITTABLE: dict[str, tuple[Callable[..., Any], Neutral]] = {
 }
 
 
-def expand(eqn: Equation) -> Jaxpr | None:
+def expand(eqn: Equation, facts: Facts) -> Jaxpr | None:
     """The two-stage program of a large reduction with few results; None for anything else."""
     if eqn.primitive.name not in SPLITTABLE:
         return None
     x, axes = eqn.inputs[0].aval, eqn.params["axes"]
     columns = math.prod(x.shape[axis] for axis in axes)
     results = eqn.outputs[0].aval.size
-    tasks = results if x.ndim - 1 in axes else -(-results // LINE)
-    if x.size < LARGE or tasks >= FEW or columns < 4 * SHORTEST or x.dtype.kind == "c":
+    chunks = _chunks(results, columns, x.ndim - 1 in axes, facts.units)
+    if x.size < LARGE or chunks < 2 or columns < 4 * SHORTEST or x.dtype.kind == "c":
         return None
     function, neutral = SPLITTABLE[eqn.primitive.name]
     out = eqn.outputs[0].aval
-    return stage(lambda v: [_two_stages(v, axes, columns, function, neutral, out)], [x])
+    return stage(lambda v: [_two_stages(v, axes, columns, chunks, function, neutral, out)], [x])
+
+
+def _chunks(results: int, columns: int, is_along: bool, units: int) -> int:
+    """Into how many parts the columns are cut; fewer than two where that would not help."""
+    if units == 1:
+        tasks = results if is_along else -(-results // LINE)
+        return 0 if tasks >= FEW else min(CHUNKS, columns // SHORTEST)
+    busy = results * min(units, -(-columns // SHORTEST)) if is_along else results
+    longest = SHORTEST * (units if is_along else 1)
+    return min(MANY // max(1, busy), columns // longest, 1024)
 
 
 def _two_stages(
     x: Any,
     axes: tuple[int, ...],
     columns: int,
+    chunks: int,
     function: Callable[..., Any],
     neutral: Neutral,
     out: Aval,
@@ -61,7 +74,6 @@ def _two_stages(
     rows = out.size
     wide = convert_element_type(x, accumulator_dtype(x.aval))
     flat = reshape(transpose(wide, (*kept, *axes)), (rows, columns))
-    chunks = min(CHUNKS, columns // SHORTEST)
     length = -(-columns // chunks)
     if x.ndim - 1 in axes:  # whole lines
         length = -(-length // LINE) * LINE

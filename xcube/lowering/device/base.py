@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from xcube.lowering.cube.ir import Kernel
+
 Space = Literal["input", "output", "constant", "arena", "register"]
 
 
@@ -153,7 +155,8 @@ def every_step(steps: Sequence[Step]) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a device is; sizes in bytes, `vector_bits` of the widest arithmetic register.
+    """What a device is; sizes in bytes, `vector_bits` of the widest arithmetic register or memory
+    access. `units`: how many units of a cube work side by side at most; 1 where a cube is a task.
 
     `features` names what the hardware does natively (for example "f16" for half precision
     arithmetic), as opposed to what it can be made to do by conversion.
@@ -168,6 +171,12 @@ class Facts:
     l2_bytes: int
     memory_bytes: int
     features: frozenset[str]
+    units: int = 1
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the widest line."""
+        return self.vector_bits // 8
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes fill one vector register.
@@ -264,6 +273,10 @@ class Device(abc.ABC):
         With `copy=False` the device may use the array's own memory where it can.
         Raises OutOfMemoryError if they do not fit.
         """
+
+    @abc.abstractmethod
+    def emit(self, kernel: Kernel, name: str = "kernel") -> str:
+        """The text of a kernel in the device's language; `name` is its entry."""
 
     @abc.abstractmethod
     def compile(self, sources: Sequence[tuple[str, str]]) -> list[int]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from xcube import errors
+from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.device import cpu_facts, cpu_runtime
 from xcube.lowering.device.base import (
     Buffer,
@@ -31,6 +32,7 @@ from xcube.lowering.device.cpu_code import Code
 from xcube.lowering.device.cpu_memory import ALIGNMENT, Allocator, Block, Foreign, SizeClass
 from xcube.lowering.device.cpu_pool import Pool
 from xcube.lowering.device.cpu_table import Bases, table
+from xcube.lowering.emit import llvm
 
 _METH_FASTCALL = 0x80
 _SMALL = 4096  # bytes up to which copying twice is quicker than asking an array for its address
@@ -85,6 +87,9 @@ class Cpu(Device):
         Raises DeviceError if the address is not a multiple of 64.
         """
         return Foreign(pointer, nbytes, owner)
+
+    def emit(self, kernel: Kernel, name: str = "kernel") -> str:
+        return llvm.emit(kernel, name=name)
 
     def compile(self, sources: Sequence[tuple[str, str]]) -> list[int]:
         return self._code.functions(sources)

@@ -210,18 +210,18 @@ matmul = Primitive("matmul", _matmul_abstract, lower=Template("matmul"))
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launch of a tiled contraction with the map behind it."""
     root = group.root
     assert root is not None
     space = analyse(group, root.params["kinds"])
     if len(space.of("n")) > 1:
-        return _apart(group, vector_bytes, sources)
+        return _apart(group, facts, sources)
     return [_Contraction(group, space, sources).build()]
 
 
-def _apart(group: Group, vector_bytes: int, sources: frozenset[Var]) -> list[Work]:
+def _apart(group: Group, facts: Facts, sources: frozenset[Var]) -> list[Work]:
     """The contraction alone, then its map: where the map's columns are no single loop."""
     root = group.root
     assert root is not None
@@ -229,11 +229,11 @@ def _apart(group: Group, vector_bytes: int, sources: frozenset[Var]) -> list[Wor
     alone = Group("matmul", group.shape, (), (result,), {result: root}, root)
     rest = {var: eqn for var, eqn in group.producers.items() if eqn is not root}
     outputs = tuple(var for var in group.outputs if var is not result)
-    first = build(alone, vector_bytes)
+    first = build(alone, facts)
     if not outputs:
         return first
     behind = Group("map", group.shape, (), outputs, rest)
-    return [*first, *rows.build(behind, vector_bytes, sources)]
+    return [*first, *rows.build(behind, facts, sources)]
 
 
 class _Contraction:

@@ -18,6 +18,7 @@ from xcube.ir import Aval, Var
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
+from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.folds import Fold, State
 from xcube.lowering.kernels.nodes import PARTS, Arguments
 from xcube.lowering.kernels.work import Work
@@ -69,7 +70,7 @@ class _Plan:
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launches of a cumulative operation; `sources` share memory with the result."""
     assert group.root is not None
@@ -77,7 +78,7 @@ def build(
     assert isinstance(x, Var)
     if out.aval.size == 0:
         return []
-    plan = _plan(x.aval, group.root, vector_bytes)
+    plan = _plan(x.aval, group.root, facts.vector_bytes)
     if plan.chunks == 1:
         return [_Launch(plan, sources).results(x, out, [])]
     shape = (plan.outer, plan.chunks, plan.inner)

@@ -4,7 +4,8 @@ A map has no columns. A rows program runs one loop over the columns for each pha
 reductions need the results of those before it, the last phase writes what depends on all.
 Softmax, layer norm, argmax and plain sums are rows programs. Lanes lie along the loop that
 most operands walk with stride one: along columns (accumulators are lines, combined at the end)
-or along rows (each lane is a row).
+or along rows (each lane is a row). On devices whose cubes have many units, the units of a cube share
+the lines of a row, and a cube that has no columns is one line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xcube.ir import Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
+from xcube.lowering.device.base import Facts
 from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims, walk
 from xcube.lowering.index import Dim, Index
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
@@ -32,40 +34,46 @@ STREAM_BYTES = 1 << 24  # results this large are written past the caches
 LIGHT = 24  # operations per element up to which lines are made long, to overlap latencies
 SCRATCH = (1 << 12, 1 << 14)  # elements of a row kept for a later phase: one of these sizes
 TASK = 20_000  # operations worth handing to a thread
+KEPT = 1 << 12  # elements of a row kept by a cube of many units, whose memory is smaller
+FEW_LINES = 8  # lines of a row from which units share it
 
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
     """The comptime choices: which axis the lanes lie along, how many, whether the last line of a
-    loop is partial, whether the kernel is flat, whether results bypass the caches."""
+    loop is partial, whether the kernel is flat, whether results bypass the caches; how many units
+    share a row, and whether a cube is no more than it must be, because cubes are cheap."""
 
     lane: Axis | None
     lanes: int
     ragged: bool
     flat: bool
     streaming: bool
+    units: int = 1
+    small: bool = False
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launch of a map or rows program; `sources` share memory with results."""
     if all(var.aval.size == 0 for var in group.outputs):
         return []
     space = analyse(group)
-    blueprint = select(space, vector_bytes)
+    choose = select if facts.units == 1 else select_units
+    blueprint = choose(space, facts)
     return [_Template(group, space, blueprint, sources).build()]
 
 
 # choices --------------------------------------------------------------------------------------
 
 
-def select(space: Space, vector_bytes: int) -> Blueprint:
-    """The blueprint that a heuristic picks."""
+def select(space: Space, facts: Facts) -> Blueprint:
+    """The blueprint that a heuristic picks where a cube is a task of one thread."""
     lane = _lane_axis(space)
     if lane is None:
         return Blueprint(None, 1, False, False, False)
-    narrow = _widest(space)
+    narrow, vector_bytes = _widest(space), facts.vector_bytes
     operations = sum(1 for node in space.order if node.op not in ("const", "load"))
     costly = any(node.op in COSTLY for node in space.order)
     factor = 1 if costly or operations > LIGHT else 4
@@ -81,6 +89,31 @@ def select(space: Space, vector_bytes: int) -> Blueprint:
     wide = all(_fills_lines(result.var, lanes) for result in space.results)
     streaming = flat and factor > 1 and size >= STREAM_BYTES and wide
     return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming)
+
+
+def select_units(space: Space, facts: Facts) -> Blueprint:
+    """The blueprint that a heuristic picks where many units share a cube."""
+    lane = _lane_axis(space)
+    if lane is None:
+        return Blueprint(None, 1, False, False, False, small=True)
+    lanes = max(1, facts.vector_bytes // _narrowest(space))
+    flat = _is_flat(space, lane)
+    while not flat and lanes > 1 and lane.extent % lanes:
+        lanes //= 2
+    units = 1
+    if lane.kind == "column":
+        lines = -(-lane.extent // lanes)
+        while units < facts.units and lines >= FEW_LINES and units < lines:
+            units *= 2
+    ragged = not flat and lane.extent % lanes != 0
+    return Blueprint(lane, lanes, ragged, flat, False, units, small=True)
+
+
+def _narrowest(space: Space) -> int:
+    """Bytes of the narrowest elements that are read or written; a line of these is one access."""
+    loads = [BITS[PARTS.get(n.dtype, n.dtype)] // 8 for n in space.order if n.op == "load"]
+    results = [result.var.aval.dtype.itemsize for result in space.results]
+    return max(2, min([4, *loads, *results]))
 
 
 def _lane_axis(space: Space) -> Axis | None:
@@ -142,7 +175,7 @@ class _Template:
         self, group: Group, space: Space, blueprint: Blueprint, sources: frozenset[Var]
     ) -> None:
         self.space, self.blueprint, self.sources = space, blueprint, sources
-        self.b = Builder(group.name)
+        self.b = Builder(group.name, (blueprint.units, 1, 1))
         self.arguments = Arguments(self.b, sources)
         self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
         self.phases = max([0, *(fold.depth for fold in space.folds)])
@@ -150,6 +183,7 @@ class _Template:
         self.late = self._late_results()
         self.scratch: dict[Node, Buffer] = {}
         self.kept: dict[Node, None] = {}
+        self.meeting: dict[tuple[str, int, int], Buffer] = {}
 
     def build(self) -> Work:
         shared = "inout" if self.sources else "out"
@@ -181,6 +215,8 @@ class _Template:
         return 1, 1
 
     def _flat(self, lane: Axis) -> tuple[int, int]:
+        if self.blueprint.small:
+            return self._one_line(lane)
         block = min(FLAT_BLOCK, round_up(lane.extent, self.blueprint.lanes))
         b = self.b
         size = self.arguments.scalar("block", block)
@@ -194,6 +230,13 @@ class _Template:
             self._write(self.space.results)
             self.emit.close()
         return math.ceil(lane.extent / block), block
+
+    def _one_line(self, lane: Axis) -> tuple[int, int]:
+        """A cube for each line of a flat map."""
+        lanes = self.blueprint.lanes
+        self.emit.at[id(lane)] = self.b.place("cube_pos.x") * lanes
+        self._write(self.space.results)
+        return math.ceil(lane.extent / lanes), lanes
 
     def _lanes_on_rows(self, lane: Axis) -> tuple[int, int]:
         outer = [axis for axis in self.space.rows if axis is not lane]
@@ -213,7 +256,7 @@ class _Template:
             self.emit.mask = None
 
         zero = self.b.constant(0, "index")
-        if chunks == 1:
+        if chunks == 1 and not self.blueprint.small:
             return self._walk(outer, lane.extent * columns, lambda: lines(zero, end))
         cube, part = self.b.place("cube_pos.x"), self.b.place("cube_pos.x")
         if outer:
@@ -227,6 +270,8 @@ class _Template:
     def _chunk(self, lane: Axis, columns: int) -> int:
         """Elements along the lanes that one cube walks."""
         lanes = self.blueprint.lanes
+        if self.blueprint.small:
+            return lanes
         chunk = min(CHUNK, round_up(lane.extent, lanes))
         while columns > 64 and chunk > lanes * 2:
             chunk, columns = round_up(chunk // 2, lanes), columns // 2
@@ -241,7 +286,7 @@ class _Template:
         innermost of them where one is too small to be a task."""
         rows = math.prod(axis.extent for axis in outer)
         cube = self.b.place("cube_pos.x")
-        if not outer or size >= SMALL_ROW:
+        if not outer or size >= SMALL_ROW or self.blueprint.small:
             self.emit.place(outer, cube)
             body()
             return rows, size
@@ -273,7 +318,7 @@ class _Template:
         for phase in range(1, self.phases + 1):
             folds = [fold for fold in self.space.folds if fold.depth == phase]
             self._phase(folds, lane)
-        self._write([result for result in self.space.results if result not in self.late])
+        self._write_rows([result for result in self.space.results if result not in self.late])
         if self.late:
             self._last_phase(self.late, lane)
 
@@ -303,6 +348,8 @@ class _Template:
             parts = [_read(part) for part in state]
             if lane.kind == "column" and width > 1:
                 parts = self._across_lanes(fold, parts)
+            if self.blueprint.units > 1:
+                parts = self._across_units(fold, parts)
             self.emit.folds[fold] = parts
 
     def _late_results(self) -> list[Result]:
@@ -314,6 +361,8 @@ class _Template:
     def _allocate_scratch(self, lane: Axis) -> None:
         """Arrays for costly values of a row that are needed in more than one of its loops."""
         size = next((size for size in SCRATCH if lane.extent <= size), None)
+        if self.blueprint.small and (self.blueprint.units == 1 or lane.extent > KEPT):
+            return
         if size is None or len(self.space.columns) != 1:
             return
         for phase in range(1, self.phases + 1):
@@ -360,8 +409,11 @@ class _Template:
                 return
             axis, *rest = axes
             end = self.arguments.scalar(("extent", axis.dims), axis.extent)
-            step = self.blueprint.lanes if axis is lane else 1
-            for i in self.b.range(0, end, step):
+            first, step = self.b.constant(0, "index"), 1
+            if axis is lane:
+                step = self.blueprint.lanes * self.blueprint.units
+                first = self._first_line()
+            for i in self.b.range(first, end, step):
                 self.emit.open()
                 self.emit.at[id(axis)] = i
                 if axis is lane:
@@ -373,6 +425,12 @@ class _Template:
         nest(self.space.columns)
         self.emit.close()
         self.emit.mask = outer_mask
+
+    def _first_line(self) -> Value:
+        """Where a unit begins to walk a row."""
+        if self.blueprint.units == 1:
+            return self.b.constant(0, "index")
+        return self.b.place("unit_pos.x") * self.blueprint.lanes
 
     # folds
 
@@ -414,11 +472,58 @@ class _Template:
             parts, lanes = self._combine(fold, low, high), half
         return parts
 
+    def _across_units(self, fold: Fold, parts: list[Any]) -> list[Any]:
+        """The states of all units, combined by halves; every unit gets the result."""
+        unit, half = self.b.place("unit_pos.x"), self.blueprint.units // 2
+        arrays = [self._array(n, part) for n, part in enumerate(parts)]
+        self._put(arrays, unit, parts)
+        self.b.sync()
+        while half:
+            with self.b.when(unit < half):
+                other = self._get(arrays, unit + half)
+                parts_now = self._combine(fold, self._get(arrays, unit), other)
+                self._put(arrays, unit, parts_now)
+            self.b.sync()
+            half //= 2
+        zero = self.b.constant(0, "index")
+        result = self._get(arrays, zero)
+        self.b.sync()
+        return result
+
+    def _array(self, number: int, part: Any) -> tuple[Buffer, ...]:
+        """Room for a part of every unit's state; complex parts have two arrays."""
+        scalars = (part.real, part.imag) if isinstance(part, Complex) else (part,)
+        for half, scalar in enumerate(scalars):
+            key = (scalar.dtype, number, half)
+            if key not in self.meeting:
+                self.meeting[key] = self.b.shared(scalar.dtype, self.blueprint.units)
+        return tuple([self.meeting[x.dtype, number, half] for half, x in enumerate(scalars)])
+
+    def _put(self, arrays: Sequence[tuple[Buffer, ...]], at: Value, parts: Sequence[Any]) -> None:
+        for buffers, part in zip(arrays, parts, strict=True):
+            scalars = (part.real, part.imag) if isinstance(part, Complex) else (part,)
+            for buffer, scalar in zip(buffers, scalars, strict=True):
+                self.b.store(buffer, at, scalar)
+
+    def _get(self, arrays: Sequence[tuple[Buffer, ...]], at: Value) -> list[Any]:
+        loaded = [[self.b.load(buffer, at) for buffer in buffers] for buffers in arrays]
+        return [Complex(*pair) if len(pair) == 2 else pair[0] for pair in loaded]
+
     # results
 
     def _finish_rows(self) -> None:
         self._fold_nothing()
         self._write(self.space.results)
+
+    def _write_rows(self, results: Sequence[Result]) -> None:
+        """Results that have one element for a row: the first unit writes them."""
+        if self.blueprint.units == 1 or not results:
+            self._write(results)
+            return
+        with self.b.when(self.b.place("unit_pos.x").eq(0)):
+            self.emit.open()
+            self._write(results)
+            self.emit.close()
 
     def _write(self, results: Sequence[Result]) -> None:
         self.emit.write(results, self.blueprint.streaming)

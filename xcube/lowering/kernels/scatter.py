@@ -18,6 +18,7 @@ from xcube.lowering.cube import math as cube_math
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
+from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.nodes import PARTS, Arguments, constant
 from xcube.lowering.kernels.scatter_plan import TASK, Loop, Plan, plan
 from xcube.lowering.kernels.work import Work
@@ -29,7 +30,7 @@ BOOLEAN = {"min": "and", "max": "or", "mul": "and", "add": "or"}
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launches of a scatter; an operand among `sources` has the result's memory already."""
     root = group.root
@@ -37,10 +38,10 @@ def build(
     (out,), (x, _, updates) = root.outputs, root.inputs
     if out.aval.size == 0:
         return []
-    copy = _copy(x, out, vector_bytes, x in sources)
+    copy = _copy(x, out, facts.vector_bytes, x in sources)
     if updates.aval.size == 0:
         return [copy]
-    return [copy, _Updates(plan(root, vector_bytes), root.inputs, out).work()]
+    return [copy, _Updates(plan(root, facts.vector_bytes), root.inputs, out).work()]
 
 
 def _copy(x: Atom, out: Var, vector_bytes: int, done: bool) -> Work:

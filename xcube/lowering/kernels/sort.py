@@ -16,6 +16,7 @@ from xcube import dtypes
 from xcube.ir import Aval, Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import Buffer
+from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.nodes import PARTS, Arguments
 from xcube.lowering.kernels.radix import Radix, is_packed, passes
 from xcube.lowering.kernels.ranks import FEW, Ranks
@@ -65,7 +66,7 @@ class Problem:
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launch of a sort; operands that nobody reads sorted are not written, and `sources`,
     whose memory results take over, are never operands."""
@@ -80,9 +81,9 @@ def build(
     keys = keys_of(operands[: root.params["num_keys"]])
     problem = Problem(shape, axis, keys, wanted, shape[axis])
     if problem.n <= FEW:
-        return [Sorter(problem, vector_bytes).by_ranks()]
+        return [Sorter(problem, facts.vector_bytes).by_ranks()]
     alone = len(operands) == 1 and len(keys) == 1
-    sorter = Sorter(problem, vector_bytes)
+    sorter = Sorter(problem, facts.vector_bytes)
     return [sorter.keys_alone() if alone else sorter.by_digits()]
 
 

@@ -12,6 +12,7 @@ import abc
 
 from xcube.ir import Var
 from xcube.lowering.cube.build import Builder, Value
+from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.ranks import FEW, Ranks
 from xcube.lowering.kernels.sort import Problem, Sorter, keys_of
 from xcube.lowering.kernels.sort_keys import Order
@@ -22,7 +23,7 @@ SHARE = 8  # a row is read through if at least so many times longer than k
 
 
 def build(
-    group: Group, vector_bytes: int = 64, sources: frozenset[Var] = frozenset()
+    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
 ) -> list[Work]:
     """The launch of a top_k; `sources`, whose memory results take over, are never operands."""
     root = group.root
@@ -40,7 +41,7 @@ def build(
         descending=True,
         indices=indices if indices in group.outputs else None,
     )
-    sorter = Sorter(problem, vector_bytes)
+    sorter = Sorter(problem, facts.vector_bytes)
     if problem.n <= FEW:
         return [sorter.by_ranks()]
     return [sorter.by_digits() if problem.kept * SHARE > problem.n else _by_threshold(sorter)]
