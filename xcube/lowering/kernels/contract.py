@@ -24,7 +24,7 @@ from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
 from xcube.lowering.expression import walk
-from xcube.lowering.kernels import rows
+from xcube.lowering.kernels import contract_units, rows
 from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
 from xcube.lowering.kernels.space import Axis, Space, analyse
 from xcube.lowering.kernels.work import Work
@@ -39,17 +39,19 @@ SMALL = 1 << 15  # products below which packing costs more than it gains
 DEPTH = 512  # of a block: a panel of B then stays in the first cache levels
 PAD = 16  # elements between rows of packed A, so that rows do not share cache sets
 PANELS_M, PANELS_N = 8, 8  # of a cube
+BLOCK = 128  # rows and columns of a block that many units share
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The comptime choices of a tiled contraction: rows and columns of the register tile, depth of
-    a block, lanes of a line."""
+    """The comptime choices of a tiled contraction: rows and columns of the register tile, or of the
+    block that a cube's units share, depth of a block, lanes of a line."""
 
     mr: int
     nr: int
     kc: int
     lanes: int
+    units: int = 1
 
     @property
     def stride(self) -> int:
@@ -99,7 +101,8 @@ def _contraction(
     if not _tiles(sizes, accumulator):
         return [_pulled(a, b, sizes, accumulator, out)]
     tile = choose(sizes, accumulator, facts)
-    packed_a = bind(pack_a, a, tile=tile, dtype=accumulator)
+    pack_left = pack_a if tile.units == 1 else pack_b
+    packed_a = bind(pack_left, a, tile=tile, dtype=accumulator)
     packed_b = bind(pack_b, b, tile=tile, dtype=accumulator)
     kinds = ("batch",) * len(lhs_batch) + ("m",) * len(lhs_free) + ("n",) * len(rhs_free)
     result = bind(matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=out.shape, kinds=kinds)
@@ -143,6 +146,8 @@ def _pulled(a: Any, b: Any, sizes: Sizes, accumulator: np.dtype, out: Aval) -> A
 
 def choose(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
     """The tile for a problem: registers decide its rows and columns, caches its depth."""
+    if facts.units > 1:
+        return _choose_units(sizes, dtype, facts)
     lanes = facts.lanes(dtype.itemsize)
     many = facts.vector_bits == 512 or facts.vector_bits == 128  # 32 registers, else 16
     mr, lines = (14, 2) if many else (6, 2)
@@ -150,6 +155,15 @@ def choose(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
     blocks = math.ceil(sizes.depth / DEPTH)
     kc = rows.round_up(math.ceil(sizes.depth / blocks), 64 if sizes.depth > 64 else 16)
     return Tile(mr, lines * lanes, kc, lanes)
+
+
+def _choose_units(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
+    """Large blocks where they leave work for all cores."""
+    side = BLOCK if dtype.itemsize == 4 else BLOCK // 2
+    cubes = sizes.batch * math.ceil(sizes.rows / side) * math.ceil(sizes.columns / side)
+    if cubes < facts.cores:
+        side = BLOCK // 2
+    return Tile(side, side, 16, contract_units.LINE, (side // contract_units.SIDE) ** 2)
 
 
 # packing --------------------------------------------------------------------------------------
@@ -209,16 +223,15 @@ def _matmul_abstract(
 matmul = Primitive("matmul", _matmul_abstract, lower=Template("matmul"))
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launch of a tiled contraction with the map behind it."""
     root = group.root
     assert root is not None
     space = analyse(group, root.params["kinds"])
     if len(space.of("n")) > 1:
         return _apart(group, facts, sources)
-    return [_Contraction(group, space, sources).build()]
+    template = _Contraction if root.params["tile"].units == 1 else contract_units.Contraction
+    return [template(group, space, sources).build()]
 
 
 def _apart(group: Group, facts: Facts, sources: frozenset[Var]) -> list[Work]:

@@ -69,9 +69,7 @@ class _Plan:
         return 24 if self.fold.name == "logsumexp" else 2
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launches of a cumulative operation; `sources` share memory with the result."""
     assert group.root is not None
     (x,), (out,) = group.root.inputs, group.root.outputs

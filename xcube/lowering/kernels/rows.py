@@ -4,8 +4,8 @@ A map has no columns. A rows program runs one loop over the columns for each pha
 reductions need the results of those before it, the last phase writes what depends on all.
 Softmax, layer norm, argmax and plain sums are rows programs. Lanes lie along the loop that
 most operands walk with stride one: along columns (accumulators are lines, combined at the end)
-or along rows (each lane is a row). On devices whose cubes have many units, the units of a cube share
-the lines of a row, and a cube that has no columns is one line.
+or along rows (each lane is a row). On devices whose cubes have many units, the units of a cube
+share the lines of a row, and a cube that has no columns is one line.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ class Blueprint:
     small: bool = False
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launch of a map or rows program; `sources` share memory with results."""
     if all(var.aval.size == 0 for var in group.outputs):
         return []

@@ -29,9 +29,7 @@ BLOCK = 1024  # positions looked through before those found are applied
 BOOLEAN = {"min": "and", "max": "or", "mul": "and", "add": "or"}
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launches of a scatter; an operand among `sources` has the result's memory already."""
     root = group.root
     assert root is not None

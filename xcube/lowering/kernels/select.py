@@ -7,7 +7,7 @@ from collections.abc import Callable
 from xcube.errors import LoweringError
 from xcube.ir import Equation, Var
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import contract, cumulative, rows, scatter, sort, top_k
+from xcube.lowering.kernels import contract, cumulative, loops, rows, scatter, sort, top_k
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.schedule import Group
 
@@ -29,9 +29,9 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     template = TEMPLATES.get(group.family)
     if template is None:
         raise LoweringError(f"no kernels for {group.family!r} on {facts.name}")
-    return template(group, facts.vector_bits // 8, sources)
+    return template(group, facts, sources)
 
 
 def loop(eqn: Equation, facts: Facts) -> list[Work] | None:
     """A loop as launches that run all of its turns; None where each turn has launches."""
-    return None
+    return loops.build(eqn, facts.vector_bytes)

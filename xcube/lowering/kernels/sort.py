@@ -65,9 +65,7 @@ class Problem:
         return math.prod(self.shape) // self.n
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launch of a sort; operands that nobody reads sorted are not written, and `sources`,
     whose memory results take over, are never operands."""
     root = group.root

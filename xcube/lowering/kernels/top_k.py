@@ -22,9 +22,7 @@ from xcube.lowering.schedule import Group
 SHARE = 8  # a row is read through if at least so many times longer than k
 
 
-def build(
-    group: Group, facts: Facts, sources: frozenset[Var] = frozenset()
-) -> list[Work]:
+def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
     """The launch of a top_k; `sources`, whose memory results take over, are never operands."""
     root = group.root
     assert root is not None
