@@ -16,7 +16,7 @@ def test_the_default_device_is_listed() -> None:
 
 
 def test_a_missing_kind_of_device_is_an_error() -> None:
-    with pytest.raises(DeviceError, match=r"one of cpu; got 'abacus'"):
+    with pytest.raises(DeviceError, match=r"one of cpu, cuda; got 'abacus'"):
         xcube.devices("abacus")
 
 

@@ -12,26 +12,30 @@ import numpy as np
 from xcube import config, eager, tree
 from xcube.array import Array, DeviceArray
 from xcube.errors import DeviceError
-from xcube.lowering.device import default_device
+from xcube.ir import at_user_line
+from xcube.lowering import device as device_module
+from xcube.lowering.device import KINDS, default_device
 from xcube.lowering.device.base import Device
 from xcube.numpy import fused, indexing
 from xcube.transforms import jit
 
 
 def devices(backend: str | None = None) -> list[Device]:
-    """The devices of this process, or those of one kind.
+    """The devices of one kind; without a kind, those of the default device's.
 
-    Raises DeviceError if there is no device of that kind.
+    Raises DeviceError if there is no device of that kind, with the reason.
 
-    >>> [device.kind for device in devices()]
+    >>> [device.kind for device in devices("cpu")]
     ['cpu']
     """
-    found = [default_device()]
-    chosen = [device for device in found if backend in (None, device.kind)]
-    if not chosen:
-        kinds = ", ".join(sorted({device.kind for device in found}))
-        raise DeviceError(f"devices: the kind must be one of {kinds}; got {backend!r}.")
-    return chosen
+    kind = backend or default_device().kind
+    kind = "cuda" if kind == "gpu" else kind
+    if kind not in KINDS:
+        raise DeviceError(f"devices: the kind must be one of {', '.join(KINDS)}; got {backend!r}.")
+    found = device_module.devices(kind)
+    if not found:
+        raise DeviceError(f"devices: there is none of kind {kind!r}: {device_module.missing(kind)}")
+    return found
 
 
 def default_backend() -> str:
@@ -46,15 +50,23 @@ def default_backend() -> str:
 def device_put(x: Any, device: Device | None = None) -> Any:
     """The pytree x with every leaf an array on a device.
 
-    Raises DeviceError if the device is not one of `devices()`, TypeError for a leaf that is no
-    array.
+    Raises DeviceError for a device that is none, TypeError for a leaf that is no array.
 
     >>> device_put([1.0, 2.0])[0]
     Array(1., dtype=float32, weak_type=True)
     """
-    if device is not None and device not in devices():
-        raise DeviceError(f"device_put: the device must be one of {devices()}; got {device!r}.")
-    return tree.map(eager.convert, x)
+    if device is not None and not isinstance(device, Device):
+        raise DeviceError(
+            f"device_put: the device must be one of xcube.devices(kind); got {device!r}."
+            f"{at_user_line()}"
+        )
+    return tree.map(lambda leaf: _put(eager.convert(leaf), device), x)
+
+
+def _put(x: Array, device: Device | None) -> Array:
+    if device is None or not isinstance(x, DeviceArray):  # a traced value is where its program runs
+        return x
+    return eager.transferred(x, device)
 
 
 def device_get(x: Any) -> Any:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from xcube.ir import Equation, Jaxpr, Var
 from xcube.lowering import results
+from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import select
 from xcube.lowering.kernels.work import Block, Control, Work
 from xcube.lowering.memory import carry_places, donations
-from xcube.lowering.schedule import Group, schedule
+from xcube.lowering.schedule import schedule
 from xcube.primitives.lowered import Structured
 
 Takes = Callable[[Jaxpr, Sequence[Group]], dict[Var, Var]]
@@ -46,7 +47,7 @@ def _control(eqn: Equation, facts: Facts) -> list[Work | Control]:
     lower, params = eqn.primitive.lower, eqn.params
     if not isinstance(lower, Structured):
         return [Control(eqn)]
-    if (works := select.loop(eqn, facts)) is not None:
+    if lower.kind != "cond" and (works := select.loop(eqn, facts)) is not None:
         return [*works]
     if lower.kind == "scan":
         first, count = params["num_consts"], params["num_carry"]

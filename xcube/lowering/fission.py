@@ -98,8 +98,9 @@ class _Fission:
 
     def _sum(self, place: int) -> _Sum | None:
         state, out = self.carry[place], self.body.outputs[place]
-        eqn = self.producer.get(out) if isinstance(out, Var) else None
-        if eqn is None or eqn.primitive.name != "add" or state not in eqn.inputs:
+        if not isinstance(out, Var) or (eqn := self.producer.get(out)) is None:
+            return None
+        if eqn.primitive.name != "add" or state not in eqn.inputs:
             return None
         term = eqn.inputs[1] if eqn.inputs[0] is state else eqn.inputs[0]
         if self._reads(state) != 1 or self._reads(out) != 1:

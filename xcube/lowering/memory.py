@@ -11,9 +11,9 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from xcube.ir import Jaxpr, Var
+from xcube.ir import Equation, Jaxpr, Var
+from xcube.lowering.clusters import Group, carried
 from xcube.lowering.kernels.work import Block, Control
-from xcube.lowering.schedule import Group, carried
 from xcube.primitives.lowered import Barrier, Structured
 
 ALIGN = 256
@@ -75,12 +75,14 @@ class _Uses:
         return self.last.get(source, -1) < self.writer[var] + ((source, var) in self.pairs)
 
 
-def _passed_on(equations: Iterable) -> dict[Var, Var]:
+def _passed_on(equations: Iterable[Equation]) -> dict[Var, Var]:
     """For each result of a barrier, the variable that it is another name of."""
     roots: dict[Var, Var] = {}
     for eqn in equations:
         if isinstance(eqn.primitive.lower, Barrier):
-            roots.update((y, roots.get(x, x)) for x, y in zip(eqn.inputs, eqn.outputs, strict=True))
+            for x, y in zip(eqn.inputs, eqn.outputs, strict=True):
+                assert isinstance(x, Var), "a barrier has no literals"
+                roots[y] = roots.get(x, x)
     return roots
 
 

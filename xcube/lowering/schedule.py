@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from xcube import dtypes
 from xcube.ir import Equation, Jaxpr, Shape, Var, effects_of
-from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Expressions, Node
-from xcube.lowering.index import Dynamic, Index, dim, fit, ravel
+from xcube.lowering.clusters import Cluster, Group, Indices, in_place
+from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Node
+from xcube.lowering.index import Dynamic, Index
 from xcube.primitives.lowered import (
     Barrier,
     Element,
@@ -31,79 +31,11 @@ from xcube.primitives.lowered import (
     Template,
 )
 
-Indices = tuple[Index, ...]
-
 LIMIT = 128  # load of a kernel, in simple equations: bounds compile time and recursion depth
 DEEP = 40  # weight of a view of views from which it is written to memory
 FEW_ROWS = 8  # a program of so few long rows would leave processors idle
 LONG = 1 << 16
 WASTE = 1.6  # how often an element may be computed anew for want of a common index
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Equations that become one launch of a template.
-
-    `members`: its own equations, results first. `outputs`: the variables it writes. `producers`:
-    its equations, and the views that it reads through, by output variable. `root`: the equation
-    of a template family, or None. `shape`: the iteration space; `axes`: the columns (rows
-    programs). `order`: variables that are computed at the index of the space itself, operands
-    before results. `reads`: the variables it reads. `in_place`: pairs (operand, result) of which
-    the operand is read only where the result is written, so that they may share memory.
-    """
-
-    family: str
-    shape: Shape
-    axes: tuple[int, ...]
-    outputs: tuple[Var, ...]
-    producers: dict[Var, Equation]
-    root: Equation | None = None
-    order: tuple[Var, ...] = ()
-    members: tuple[Equation, ...] = ()
-    reads: frozenset[Var] = frozenset()
-    in_place: frozenset[tuple[Var, Var]] = frozenset()
-
-    @property
-    def name(self) -> str:
-        """The family and the first few operations, for people to read."""
-        names = list(dict.fromkeys(eqn.primitive.name for eqn in reversed(self.members)))
-        return "_".join([self.family, *(n.replace("-", "_") for n in names[:4])])
-
-
-@dataclass(eq=False)
-class _Cluster:
-    """A group in the making. `reads`: for each outside variable, the indices at which it is read;
-    `order` of its equations, youngest first."""
-
-    number: int
-    family: str
-    shape: Shape
-    axes: tuple[int, ...] = ()
-    members: list[Equation] = field(default_factory=list)
-    outputs: list[Var] = field(default_factory=list)
-    reads: dict[Var, set[Indices]] = field(default_factory=dict)
-    root: Equation | None = None
-    load: int = 0
-    here: set[int] = field(default_factory=set)  # equations computed at the space's own index
-    before: _Cluster | None = None  # the one whose effects come before this one's
-    nodes: Expressions = field(default_factory=Expressions)
-
-    def full(self) -> Indices:
-        return tuple([dim(number, extent) for number, extent in enumerate(self.shape)])
-
-    def row(self) -> Indices:
-        whole = self.full()
-        return tuple([index for axis, index in enumerate(whole) if axis not in self.axes])
-
-    def place(self, shape: Shape, axes: tuple[int, ...] = ()) -> Indices | None:
-        """The index, into a result of some shape, of what is computed where the kernel is: in its
-        space or, for a rows program, in its rows; None if the shape is neither's. `axes`: as if
-        these were the columns."""
-        axes, full = axes or self.axes, self.full()
-        if (whole := fit(full, self.shape, shape)) is not None or not axes:
-            return whole
-        kept = [axis for axis in range(len(self.shape)) if axis not in axes]
-        return fit([full[axis] for axis in kept], [self.shape[axis] for axis in kept], shape)
 
 
 def schedule(jaxpr: Jaxpr) -> list[Group]:
@@ -118,10 +50,10 @@ class _Scheduler:
         self.position = {id(eqn): number for number, eqn in enumerate(jaxpr.equations)}
         self.results = {atom for atom in jaxpr.outputs if isinstance(atom, Var)}
         self.views = _views(jaxpr)
-        self.clusters: list[_Cluster] = []
-        self.owner: dict[Var, _Cluster] = {}
-        self.readers: dict[Var, list[_Cluster]] = {}
-        self.effect: _Cluster | None = None  # the first one with effects that has been placed
+        self.clusters: list[Cluster] = []
+        self.owner: dict[Var, Cluster] = {}
+        self.readers: dict[Var, list[Cluster]] = {}
+        self.effect: Cluster | None = None  # the first one with effects that has been placed
         self.asked = {  # must be in memory: read whole by a template, or a view too deep
             var for var, eqn in self.producer.items() if _is_view(eqn) and var not in self.views
         }
@@ -149,8 +81,8 @@ class _Scheduler:
         else:
             raise TypeError(f"{eqn.primitive.name} has no lowering rule")
 
-    def _consumers(self, eqn: Equation) -> list[_Cluster]:
-        found: dict[int, _Cluster] = {}
+    def _consumers(self, eqn: Equation) -> list[Cluster]:
+        found: dict[int, Cluster] = {}
         for var in eqn.outputs:
             found.update((c.number, c) for c in self.readers.get(var, ()))
         return list(found.values())
@@ -172,7 +104,7 @@ class _Scheduler:
         self._adopt(cluster, eqn, cluster.full())
         self._write(cluster, eqn, True)
 
-    def _join_all(self, eqn: Equation, consumers: list[_Cluster]) -> bool:
+    def _join_all(self, eqn: Equation, consumers: list[Cluster]) -> bool:
         """Compute the equation inside every consumer, where that costs little."""
         if len(consumers) > 1 and not _repeatable(eqn):
             return False
@@ -182,7 +114,7 @@ class _Scheduler:
             self._adopt(cluster, eqn)
         return True
 
-    def _may_inline(self, eqn: Equation, cluster: _Cluster) -> bool:
+    def _may_inline(self, eqn: Equation, cluster: Cluster) -> bool:
         if cluster.load >= LIMIT:
             return False
         if self._identical(eqn, cluster):
@@ -196,7 +128,7 @@ class _Scheduler:
             return _repeatable(eqn)
         return reads * space <= WASTE * size or (_repeatable(eqn) and eqn.outputs[0].aval.ndim == 0)
 
-    def _identical(self, eqn: Equation, cluster: _Cluster) -> bool:
+    def _identical(self, eqn: Equation, cluster: Cluster) -> bool:
         """Whether a cluster reads the equation's results only where it is anyway."""
         if cluster.load >= LIMIT:
             return False
@@ -204,9 +136,7 @@ class _Scheduler:
         place = cluster.place(eqn.outputs[0].aval.shape)
         return place is not None and all(reads == {place} for reads in seen)
 
-    def _foresee_rows(
-        self, eqn: Equation, cluster: _Cluster, consumers: Iterable[_Cluster]
-    ) -> None:
+    def _foresee_rows(self, eqn: Equation, cluster: Cluster, consumers: Iterable[Cluster]) -> None:
         """Make a map a rows program before its reduction comes, where an equation lies between the
         two: the mean of a row, say."""
         shape = eqn.outputs[0].aval.shape
@@ -237,7 +167,7 @@ class _Scheduler:
             todo += fresh
         return None
 
-    def _may_own(self, eqn: Equation, cluster: _Cluster, consumers: Iterable[_Cluster]) -> bool:
+    def _may_own(self, eqn: Equation, cluster: Cluster, consumers: Iterable[Cluster]) -> bool:
         """Whether the other consumers can run after a cluster that writes the results."""
         if cluster.root is not None and eqn.outputs[0].aval.shape != cluster.shape:
             return False
@@ -261,7 +191,7 @@ class _Scheduler:
         self._write(cluster, eqn, True)
 
     def _takes_reduction(
-        self, cluster: _Cluster, eqn: Equation, space: Shape, axes: tuple[int, ...]
+        self, cluster: Cluster, eqn: Equation, space: Shape, axes: tuple[int, ...]
     ) -> bool:
         if cluster.root is not None or cluster.load >= LIMIT:
             return False
@@ -276,7 +206,7 @@ class _Scheduler:
         place = cluster.place(tuple([s for axis, s in enumerate(space) if axis not in axes]))
         return place is not None and all(read == {place} for read in reads)
 
-    def _become_rows(self, cluster: _Cluster, space: Shape, axes: tuple[int, ...]) -> None:
+    def _become_rows(self, cluster: Cluster, space: Shape, axes: tuple[int, ...]) -> None:
         """Turn a map into a rows program: over the same space, or over its rows."""
         if cluster.axes:
             return
@@ -323,12 +253,12 @@ class _Scheduler:
 
     # clusters
 
-    def _new(self, family: str, shape: Shape, axes: tuple[int, ...] = ()) -> _Cluster:
-        cluster = _Cluster(len(self.clusters), family, shape, axes)
+    def _new(self, family: str, shape: Shape, axes: tuple[int, ...] = ()) -> Cluster:
+        cluster = Cluster(len(self.clusters), family, shape, axes)
         self.clusters.append(cluster)
         return cluster
 
-    def _write(self, cluster: _Cluster, eqn: Equation, materialise: bool) -> None:
+    def _write(self, cluster: Cluster, eqn: Equation, materialise: bool) -> None:
         """Declare which of an equation's results a cluster writes to memory."""
         if not materialise:
             return
@@ -338,7 +268,7 @@ class _Scheduler:
                 cluster.outputs.append(var)
                 self.owner[var] = cluster
 
-    def _adopt(self, cluster: _Cluster, eqn: Equation, at: Indices | None = None) -> None:
+    def _adopt(self, cluster: Cluster, eqn: Equation, at: Indices | None = None) -> None:
         """Make an equation a member and follow its reads."""
         cluster.members.append(eqn)
         cluster.load += _load(eqn)
@@ -356,7 +286,7 @@ class _Scheduler:
         for index in indices:
             self._probe(cluster, eqn, index)
 
-    def _probe(self, cluster: _Cluster, eqn: Equation, index: Indices) -> None:
+    def _probe(self, cluster: Cluster, eqn: Equation, index: Indices) -> None:
         """Record what an equation's elements at an index read, views looked through."""
         lower = eqn.primitive.lower
         if isinstance(lower, Template):
@@ -370,12 +300,12 @@ class _Scheduler:
         else:
             lower.rule(EquationElements(evaluator, eqn), index, **eqn.params)
 
-    def _read_whole(self, cluster: _Cluster, eqn: Equation) -> None:
+    def _read_whole(self, cluster: Cluster, eqn: Equation) -> None:
         for atom in eqn.inputs:
             if isinstance(atom, Var):
                 self._record(cluster, atom, (Index(-1),))
 
-    def _evaluator(self, cluster: _Cluster) -> Evaluator:
+    def _evaluator(self, cluster: Cluster) -> Evaluator:
         def intercept(var: Var, index: Indices) -> Node | None:
             if var in self.views:
                 return None
@@ -385,13 +315,13 @@ class _Scheduler:
 
         return Evaluator(cluster.nodes, self.views, intercept)
 
-    def _record(self, cluster: _Cluster, var: Var, index: Indices) -> None:
+    def _record(self, cluster: Cluster, var: Var, index: Indices) -> None:
         cluster.reads.setdefault(var, set()).add(index)
         readers = self.readers.setdefault(var, [])
         if cluster not in readers:
             readers.append(cluster)
 
-    def _probe_again(self, cluster: _Cluster) -> None:
+    def _probe_again(self, cluster: Cluster) -> None:
         """Follow all reads anew after the space has changed."""
         for var in list(cluster.reads):
             self.readers[var].remove(cluster)
@@ -406,7 +336,7 @@ class _Scheduler:
             self._adopt(cluster, eqn, at)
         assert not own & set(cluster.reads), "an equation was probed before its reader"
 
-    def _depends(self, cluster: _Cluster, other: _Cluster) -> bool:
+    def _depends(self, cluster: Cluster, other: Cluster) -> bool:
         """Whether a cluster needs results of another, directly or not."""
         seen, todo = set(), [cluster]
         while todo:
@@ -423,7 +353,7 @@ class _Scheduler:
     def _merge_siblings(self) -> None:
         """Kernels over one space that read the same variables become one."""
         needed = self._needed()
-        by_space: dict[Any, list[_Cluster]] = {}
+        by_space: dict[Any, list[Cluster]] = {}
         for cluster in self.clusters:
             if cluster.root is None:
                 space = (cluster.family, cluster.shape, cluster.axes)
@@ -447,7 +377,7 @@ class _Scheduler:
                 needed[cluster.number] |= needed[need.number] | 1 << need.number
         return needed
 
-    def _merge(self, first: _Cluster, second: _Cluster) -> None:
+    def _merge(self, first: Cluster, second: Cluster) -> None:
         first.members = sorted(
             {id(e): e for e in (*first.members, *second.members)}.values(),
             key=lambda eqn: -self.position[id(eqn)],
@@ -466,12 +396,12 @@ class _Scheduler:
                 readers.append(first)
         second.members, second.outputs, second.reads = [], [], {}
 
-    def _ordered(self) -> list[_Cluster]:
+    def _ordered(self) -> list[Cluster]:
         """Clusters after what they read, else in the program's order."""
-        order: list[_Cluster] = []
+        order: list[Cluster] = []
         done: set[int] = set()
 
-        def visit(cluster: _Cluster) -> None:
+        def visit(cluster: Cluster) -> None:
             stack = [(cluster, iter(self._needs(cluster)))]
             done.add(cluster.number)
             while stack:
@@ -491,16 +421,16 @@ class _Scheduler:
                 visit(cluster)
         return order
 
-    def _last(self, cluster: _Cluster) -> int:
+    def _last(self, cluster: Cluster) -> int:
         return max(self.position[id(eqn)] for eqn in cluster.members)
 
-    def _needs(self, cluster: _Cluster) -> list[_Cluster]:
+    def _needs(self, cluster: Cluster) -> list[Cluster]:
         owners = {self.owner[v].number: self.owner[v] for v in cluster.reads if v in self.owner}
         if cluster.before is not None:
             owners[cluster.before.number] = cluster.before
         return sorted((c for c in owners.values() if c is not cluster), key=self._last)
 
-    def _group(self, cluster: _Cluster) -> Group:
+    def _group(self, cluster: Cluster) -> Group:
         producers = dict(self.views)
         producers.update((var, eqn) for eqn in cluster.members for var in eqn.outputs)
         order = [eqn.outputs[0] for eqn in reversed(cluster.members) if id(eqn) in cluster.here]
@@ -514,7 +444,7 @@ class _Scheduler:
             tuple(order),
             tuple(cluster.members),
             frozenset(cluster.reads),
-            _in_place(cluster),
+            in_place(cluster),
         )
 
 
@@ -546,7 +476,7 @@ def _load(eqn: Equation) -> int:
 QUICK = frozenset({"div", "rem", "sqrt", "rsqrt"})
 
 
-def _alike(first: _Cluster, second: _Cluster) -> bool:
+def _alike(first: Cluster, second: Cluster) -> bool:
     """Whether two kernels over one space read an array in the same way."""
     if first.load + second.load > LIMIT:
         return False
@@ -568,54 +498,6 @@ def _join(needed: list[int], first: int, second: int) -> None:
 
 WHOLE = Structured | HostCall | Barrier
 EPILOGUES = frozenset({"matmul"})
-OVERWRITING = frozenset({"scatter", "cumulative"})  # may turn their first operand into the result
-
-
-def _in_place(cluster: _Cluster) -> frozenset[tuple[Var, Var]]:
-    """Pairs of an operand and a result that lie in memory alike and are walked alike."""
-    if cluster.family == "control" and cluster.root is not None:
-        return frozenset(carried(cluster.root))
-    if cluster.family in OVERWRITING and cluster.root is not None:
-        first, *others = cluster.root.inputs
-        operands = [first] if isinstance(first, Var) and first not in others else []
-    elif cluster.family == "map" or cluster.root is not None:
-        operands = list(cluster.reads)
-    else:  # a rows program reads a row several times
-        operands = []
-    return frozenset(
-        (operand, result)
-        for operand in operands
-        for result in cluster.outputs
-        if _lie_alike(operand, result) and _walked_alike(cluster, operand, result)
-    )
-
-
-def carried(eqn: Equation) -> list[tuple[Var, Var]]:
-    """Pairs of what a loop begins and ends with, of which it reads the first nowhere else."""
-    params = eqn.params
-    if not isinstance(eqn.primitive.lower, Structured) or eqn.primitive.lower.kind == "cond":
-        return []
-    first = params.get("num_consts", 0) + params.get("cond_nconsts", 0)
-    first += params.get("body_nconsts", 0)
-    inits = eqn.inputs[first : first + params.get("num_carry", len(eqn.outputs))]
-    pairs = zip(inits, eqn.outputs, strict=False)
-    return [(x, y) for x, y in pairs if isinstance(x, Var) and eqn.inputs.count(x) == 1]
-
-
-def _lie_alike(x: Var, y: Var) -> bool:
-    return x.aval.size == y.aval.size and x.aval.dtype.itemsize == y.aval.dtype.itemsize
-
-
-def _walked_alike(cluster: _Cluster, operand: Var, result: Var) -> bool:
-    if cluster.family in OVERWRITING:
-        return operand.aval == result.aval
-    if cluster.root is not None and result in cluster.root.outputs:
-        return False  # it may have to be written before the map behind it reads
-    place = cluster.place(result.aval.shape)
-    if place is None or (Index(-1),) in cluster.reads[operand]:  # read whole by a template
-        return False
-    position = ravel(place, result.aval.shape)
-    return all(ravel(at, operand.aval.shape) == position for at in cluster.reads[operand])
 
 
 def _repeatable(eqn: Equation) -> bool:

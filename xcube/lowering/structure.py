@@ -169,7 +169,9 @@ def _with_outputs(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> Jaxpr:
 
 
 def _variables_read(jaxpr: Jaxpr) -> set[Atom]:
-    atoms = {atom for eqn in jaxpr.equations for atom in eqn.inputs if isinstance(atom, Var)}
+    atoms: set[Atom] = set()
+    for eqn in jaxpr.equations:
+        atoms.update(atom for atom in eqn.inputs if isinstance(atom, Var))
     return atoms.union(atom for atom in jaxpr.outputs if isinstance(atom, Var))
 
 

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from xcube import config
 from xcube.errors import DeviceError
 from xcube.lowering.device.base import Device
 
+KINDS = ("cpu", "cuda")
+
 
 def device(name: str) -> Device:
-    """The device of a name, e.g. "cpu". Raises DeviceError for a name that is not there.
+    """The device of a name: "cpu", or "cuda" or "cuda:0" and so on for GPUs.
+
+    Raises DeviceError for a name that is not there, with the reason.
 
     >>> device("cpu").kind
     'cpu'
     """
-    if name not in ("cpu", "cpu:0"):
-        raise DeviceError(f"device: there is no {name!r}; the only device is 'cpu'.")
-    # a backend's compiler is loaded with its first array, not before
-    return importlib.import_module("xcube.lowering.device.cpu").device()
+    kind, _, number = name.partition(":")
+    if kind not in KINDS or not (number or "0").isdigit() or (kind == "cpu" and int(number or 0)):
+        raise DeviceError(f"device: must be 'cpu', 'cuda' or 'cuda:0' and so on; got {name!r}.")
+    return _backend(kind).device(int(number or 0)) if kind == "cuda" else _backend(kind).device()
+
+
+def devices(kind: str) -> list[Device]:
+    """All devices of a kind; none where its driver finds none (see `missing`)."""
+    return [device("cpu")] if kind == "cpu" else _backend(kind).devices()
+
+
+def missing(kind: str) -> str:
+    """Why there are no devices of a kind; empty where there are some."""
+    return "" if kind == "cpu" else _backend(kind).found()[1]
+
+
+def _backend(kind: str) -> Any:
+    """The module of a kind's device: a backend is loaded with its first array, not before."""
+    return importlib.import_module(f"xcube.lowering.device.{kind}")
 
 
 def default_device() -> Device:

@@ -274,6 +274,13 @@ class Device(abc.ABC):
         Raises OutOfMemoryError if they do not fit.
         """
 
+    def receive(self, buffer: Buffer, source: Device) -> Buffer:
+        """A copy of a buffer of another device; by way of the host unless there is a shorter one.
+
+        Raises OutOfMemoryError if it does not fit.
+        """
+        return self.from_host(buffer.numpy((buffer.nbytes,), np.dtype(np.uint8)))
+
     @abc.abstractmethod
     def emit(self, kernel: Kernel, name: str = "kernel") -> str:
         """The text of a kernel in the device's language; `name` is its entry."""

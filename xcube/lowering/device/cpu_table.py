@@ -185,5 +185,7 @@ def _kept(array: np.ndarray) -> np.ndarray:
 
 def _array(pointer: int | None, operand: Operand) -> np.ndarray:
     nbytes = int(np.prod(operand.shape, dtype=np.int64)) * operand.dtype.itemsize
-    memory = (ctypes.c_byte * nbytes).from_address(pointer or 0) if nbytes else b""
-    return np.frombuffer(memory, operand.dtype).reshape(operand.shape)
+    if nbytes == 0:
+        return np.empty(operand.shape, operand.dtype)
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer or 0))
+    return memory.view(operand.dtype).reshape(operand.shape)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from xcube.errors import LoweringError
 from xcube.ir import Equation, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import contract, cumulative, loops, rows, scatter, sort, top_k
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 Template = Callable[..., list[Work]]
 
