@@ -148,7 +148,7 @@ class Primitive:
     `transpose(ct, *args, **params) -> [ct or None per arg]`: linear arguments come as
     `Linear(aval)`, the others as values; `ct` is a list with Nones if `multiple`.
     `batch(axis, args, batched, **params) -> (outs, outs_batched)`: what is batched along the mapped
-    `Axis` has it in front.
+    `Axis` has it in front. Nothing is, where the inner jaxprs ask for the axis by its name alone.
     `lower`: how it becomes kernels, an object of `xcube.primitives.lowered`.
     `effects`: names of side effects; an equation with effects is never removed or reordered.
     """

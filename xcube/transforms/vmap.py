@@ -12,7 +12,13 @@ from xcube.errors import ShapeError, TraceError
 from xcube.ir import Aval, Axis, Equation, Jaxpr, at_user_line
 from xcube.primitives.shape import batch_front, full, transpose
 from xcube.trace import aval_of, bind, interpret, stage
-from xcube.transforms.arguments import check_callable, flatten_call, leaf_arrays, stage_flat
+from xcube.transforms.arguments import (
+    FlatCall,
+    check_callable,
+    flatten_call,
+    leaf_arrays,
+    stage_flat,
+)
 from xcube.transforms.collectives import binding, names_used
 
 
@@ -95,12 +101,16 @@ def vmap(
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
+    spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
     """Vectorised form of a function: maps it over an axis of each argument.
 
     `in_axes`: int, None, or a pytree prefix of the positional arguments; keyword arguments are
-    mapped over axis 0. `out_axes`: likewise for the results. `axis_size` states the size where
-    no argument is mapped. Raises ShapeError if mapped sizes differ.
+    mapped over axis 0. `out_axes`: likewise for the results. `axis_name`: by which collectives like
+    `lax.psum` ask for the axis. `axis_size`: the size, where no argument is mapped.
+    `spmd_axis_name` is accepted for compatibility: there is one device to map over. Raises
+    TypeError if an axis is no integer or None, ValueError if `in_axes` or `out_axes` are nested
+    differently, ShapeError if an axis does not lie in its array or the mapped sizes differ.
 
     >>> import xcube.numpy as jnp
     >>> vmap(lambda x, y: x * y, in_axes=(0, None))(jnp.arange(3), 2)
@@ -110,35 +120,78 @@ def vmap(
     name = getattr(fun, "__name__", "function")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
+    _check_axes("in_axes", in_axes, isinstance(in_axes, int | tuple | None))
+    _check_axes("out_axes", out_axes)
+    _check_name(axis_name)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         call = flatten_call(fun, args, kwargs)
         leaves = leaf_arrays("vmap", name, call)
         axes = _input_axes(name, in_axes, args, kwargs)
-        size = _mapped_size(name, leaves, axes, axis_size, call)
-        flags = [axis is not None for axis in axes]
-        front = [
-            x if axis is None else move_front(x, axis % x.ndim)
-            for x, axis in zip(leaves, axes, strict=True)
-        ]
-        avals = [_example(x) if flag else aval_of(x) for x, flag in zip(front, flags, strict=True)]
-        axis = Axis(size, axis_name)
-        with binding(axis):
-            jaxpr, out_tree = stage_flat(call, avals)
-        outs, out_flags = batch_values(jaxpr, axis, front, flags)
-        out_axis_list = tree.broadcast_prefix(out_axes, tree.unflatten(out_tree, outs), _is_none)
+        axis = Axis(_mapped_size(name, leaves, axes, axis_size, call), axis_name)
+        outs, flags, out_tree = _batched_call(call, leaves, axes, axis)
+        whole = tree.unflatten(out_tree, outs)
+        places = _axis_of_each("out_axes", out_axes, whole)
         results = [
-            _output(name, out, flag, axis, size)
-            for out, flag, axis in zip(outs, out_flags, out_axis_list, strict=True)
+            _output(name, out, flag, place, axis.size)
+            for out, flag, place in zip(outs, flags, places, strict=True)
         ]
         return tree.unflatten(out_tree, results)
 
     return named_like(mapped, fun)
 
 
+def _batched_call(
+    call: FlatCall, leaves: Sequence[Any], axes: Sequence[int | None], axis: Axis
+) -> tuple[list[Any], list[bool], Any]:
+    """Trace the call for one example and apply it to the batch: results, which of them have the
+    batch axis in front, and their structure."""
+    flags = [place is not None for place in axes]
+    front = [
+        x if place is None else move_front(x, place % x.ndim)
+        for x, place in zip(leaves, axes, strict=True)
+    ]
+    avals = [_example(x) if flag else aval_of(x) for x, flag in zip(front, flags, strict=True)]
+    with binding(axis):
+        jaxpr, out_tree = stage_flat(call, avals)
+    return *batch_values(jaxpr, axis, front, flags), out_tree
+
+
 def named_like(wrapper: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
     """The wrapper with the name and documentation of what it wraps."""
     return functools.wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
+
+
+def _check_axes(what: str, axes: Any, fits: bool = True) -> None:
+    if not fits or not all(type(axis) is int for axis in tree.leaves(axes)):
+        raise TypeError(
+            f"vmap: {what} must be an int, None, or a container of them that is nested like the "
+            f"{_MAPPED[what]}; got {axes!r}.{at_user_line()}"
+        )
+
+
+_MAPPED = {"in_axes": "tuple of positional arguments", "out_axes": "result"}
+
+
+def _check_name(axis_name: Any) -> None:
+    try:
+        hash(axis_name)
+    except TypeError:
+        raise TypeError(
+            f"vmap: axis_name must be hashable; got {axis_name!r}, an unhashable type."
+            f"{at_user_line()}"
+        ) from None
+
+
+def _axis_of_each(what: str, axes: Any, whole: Any) -> list[int | None]:
+    """The axis of each leaf. Raises ValueError unless the axes are nested as the values are."""
+    try:
+        return tree.broadcast_prefix(axes, whole, _is_none, name=what)
+    except ValueError as error:
+        detail = str(error).removeprefix("tree.broadcast_prefix: ")
+        raise ValueError(
+            f"vmap: {what} must be a tree prefix of the {_MAPPED[what]}; {detail}{at_user_line()}"
+        ) from None
 
 
 def _is_none(value: Any) -> bool:
@@ -155,7 +208,7 @@ def _input_axes(name: str, in_axes: Any, args: Any, kwargs: Any) -> list[int | N
             f"vmap: in_axes must be an int, None or a tuple with one entry for each of the "
             f"{len(args)} positional arguments of {name}; got {in_axes}.{at_user_line()}"
         )
-    axes = tree.broadcast_prefix(in_axes, args, _is_none)
+    axes = _axis_of_each("in_axes", in_axes, args)
     return [*axes, *([0] * len(tree.leaves(kwargs)))]
 
 
@@ -171,7 +224,7 @@ def _mapped_size(
                 f"vmap: {call.describe(number)} is {x.aval}, which has no axis to map."
                 f"{at_user_line()} Give it None in in_axes."
             )
-        if not isinstance(axis, int) or not -x.ndim <= axis < x.ndim:
+        if not -x.ndim <= axis < x.ndim:
             raise ShapeError(
                 f"vmap: the axis to map of {call.describe(number)} must lie in "
                 f"{-x.ndim}..{x.ndim - 1} for {x.aval}; got {axis}.{at_user_line()}"
@@ -181,9 +234,10 @@ def _mapped_size(
         sizes.setdefault(axis_size, "axis_size")
     if len(sizes) != 1:
         seen = "; ".join(f"{size} ({what})" for size, what in sizes.items()) or "none"
+        way_out = "" if sizes else " Map at least one argument, or give axis_size."
         raise ShapeError(
             f"vmap: the mapped axes of {name}'s arguments must have one size; got {seen}."
-            f"{at_user_line()}"
+            f"{at_user_line()}{way_out}"
         )
     return next(iter(sizes))
 
