@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
-STAGES = ("jaxpr", "simplify", "program", "cube", "llvm", "cache")  # what `log` may name
+STAGES = ("jaxpr", "simplify", "program", "cube", "source", "cache")  # what `log` may name
 PROMOTIONS = ("standard", "strict")
 
 _ON = ("1", "true", "yes", "on")
@@ -22,7 +22,8 @@ class Settings:
     """All settings, with their defaults.
 
     `enable_x64`: 64-bit default dtypes. `numpy_dtype_promotion`: "standard" or "strict".
-    `disable_jit`: run jitted functions operation by operation. `check`: verify both IRs after
+    `disable_jit`: run jitted functions operation by operation. `debug_nans`, `debug_infs`: raise
+    FloatingPointError where a result holds a NaN or an infinity. `check`: verify both IRs after
     every stage. `log`: names of the stages to print. `device`: default device, e.g. "cpu".
     `cache`: folder of compiled code, "" for the user's cache folder. `threads`: worker threads
     of the CPU device, 0 for all cores.
@@ -31,6 +32,8 @@ class Settings:
     enable_x64: bool = False
     numpy_dtype_promotion: str = "standard"
     disable_jit: bool = False
+    debug_nans: bool = False
+    debug_infs: bool = False
     check: bool = False
     log: frozenset[str] = frozenset()
     device: str = ""
@@ -44,6 +47,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "enable_x64": (False, True),
     "numpy_dtype_promotion": PROMOTIONS,
     "disable_jit": (False, True),
+    "debug_nans": (False, True),
+    "debug_infs": (False, True),
     "check": (False, True),
 }
 
@@ -103,6 +108,8 @@ def from_environment() -> Settings:
         enable_x64=_flag("XCUBE_ENABLE_X64", _flag("JAX_ENABLE_X64")),
         numpy_dtype_promotion=_choice("XCUBE_NUMPY_DTYPE_PROMOTION", PROMOTIONS),
         disable_jit=_flag("XCUBE_DISABLE_JIT"),
+        debug_nans=_flag("XCUBE_DEBUG_NANS"),
+        debug_infs=_flag("XCUBE_DEBUG_INFS"),
         check=_flag("XCUBE_CHECK"),
         log=_words("XCUBE_LOG", STAGES),
         device=_text("XCUBE_DEVICE"),

@@ -14,13 +14,16 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.array import Array, DeviceArray
-from xcube.errors import DtypeError
-from xcube.ir import Aval, Literal, Primitive, at_user_line
+from xcube.errors import DeviceError, DtypeError
+from xcube.ir import Aval, Literal, Primitive, at_user_line, user_source
 from xcube.lowering import Executable, compile
 from xcube.lowering.cube.ir import DTYPES
 from xcube.lowering.device import default_device
-from xcube.lowering.device.base import Buffer
+from xcube.lowering.device.base import Buffer, Device
+from xcube.primitives.callback import HostOnly
+from xcube.primitives.lowered import HostCall
 from xcube.trace import EVAL, EvalTrace, StagingTrace, literal, set_current
+from xcube.transforms import nans
 from xcube.transforms.arguments import to_array
 
 _lock = threading.Lock()
@@ -33,26 +36,92 @@ _SCALAR_LIMIT = 4096
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Apply a primitive to concrete operands."""
     arrays = [arg if type(arg) is DeviceArray else operand(arg) for arg in args]
-    key = (primitive, tuple([x._aval for x in arrays]), tuple(params.items()))
+    arrays, device = together(arrays)
+    key = (primitive, tuple([x._aval for x in arrays]), tuple(params.items()), device)
     if (entry := _executables.get(key)) is None:
-        entry = _executables[key] = _compile(primitive, [x._aval for x in arrays], params)
+        if isinstance(primitive.lower, HostCall | HostOnly):
+            outs = _call(arrays, device, **params)
+            nans.check_operation(primitive, arrays, params, outs)
+            return outs
+        entry = _executables[key] = _compile(primitive, [x._aval for x in arrays], params, device)
     executable, avals = entry
-    device = arrays[0]._device if arrays else default_device()
     buffers = executable([x.buffer for x in arrays])
     if primitive.multiple:
-        return [DeviceArray(a, b, device) for a, b in zip(avals, buffers, strict=True)]
-    return DeviceArray(avals[0], buffers[0], device)
+        outs = [DeviceArray(a, b, device) for a, b in zip(avals, buffers, strict=True)]
+    else:
+        outs = [DeviceArray(avals[0], buffers[0], device)]
+    nans.check_operation(primitive, arrays, params, outs)
+    return outs if primitive.multiple else outs[0]
+
+
+def _call(
+    arrays: Sequence[DeviceArray],
+    device: Device,
+    *,
+    function: Any,
+    results: tuple[Aval, ...],
+    **params: Any,
+) -> list[DeviceArray]:
+    """Results of a host call, which outside of programs is simply made."""
+    source = user_source()
+    try:
+        with set_current(EVAL):
+            values = function([x.buffer.numpy(x.shape, x.dtype) for x in arrays])
+    except Exception as error:
+        if source:
+            error.add_note(f"Raised in the callback at {source}.")
+        raise
+    hosts = map(np.ascontiguousarray, values)
+    return [
+        DeviceArray(aval, device.from_host(host.reshape(aval.shape)), device)
+        for aval, host in zip(results, hosts, strict=True)
+    ]
 
 
 def _compile(
-    primitive: Primitive, avals: Sequence[Aval], params: dict[str, Any]
+    primitive: Primitive, avals: Sequence[Aval], params: dict[str, Any], device: Device
 ) -> tuple[Executable, tuple[Aval, ...]]:
     trace = StagingTrace(primitive.name)
     with set_current(trace):
         result = trace.process(primitive, [trace.new_input(aval) for aval in avals], params)
         jaxpr = trace.jaxpr(result if primitive.multiple else [result])
     with set_current(EVAL), _lock:
-        return compile(jaxpr, default_device(), forward=False), jaxpr.out_avals
+        return compile(jaxpr, device, forward=False), jaxpr.out_avals
+
+
+def together(arrays: list[DeviceArray]) -> tuple[list[DeviceArray], Device]:
+    """The arrays on one device, where computing with them happens: that of those which are not on
+    the default device, if there are any.
+
+    Raises DeviceError if there are several such devices.
+    """
+    if not arrays:
+        return arrays, default_device()
+    device = arrays[0]._device
+    for x in arrays:
+        if x._device is not device:
+            return _gathered(arrays)
+    return arrays, device
+
+
+def _gathered(arrays: list[DeviceArray]) -> tuple[list[DeviceArray], Device]:
+    home = default_device()
+    chosen = dict.fromkeys(x._device for x in arrays if x._device is not home)
+    if len(chosen) > 1:
+        places = ", ".join(f"{x.aval} on {x._device.name}" for x in arrays)
+        raise DeviceError(
+            f"the operands must be on one device, or on it and the default device; got {places}."
+            f"{at_user_line()} Move them with device_put."
+        )
+    device = next(iter(chosen), home)
+    return [transferred(x, device) for x in arrays], device
+
+
+def transferred(x: DeviceArray, device: Device) -> DeviceArray:
+    """The array on a device: itself if it is there, else a copy."""
+    if x._device is device:
+        return x
+    return DeviceArray(x._aval, device.receive(x.buffer, x._device), device)
 
 
 def clear() -> None:

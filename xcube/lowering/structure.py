@@ -200,12 +200,13 @@ def _hoisted(flat: Flattener, jaxpr: Jaxpr, constants: dict[Var, Atom]) -> Jaxpr
 
 def _worthy(jaxpr: Jaxpr, invariant: dict[Var, Equation]) -> list[Equation]:
     """The invariant equations that cost more in every turn than reading their results would."""
-    asked = {
-        atom
-        for eqn in jaxpr.equations
-        if not isinstance(eqn.primitive.lower, Element) and eqn.outputs[0] not in invariant
-        for atom in eqn.inputs
-    } if invariant else set()  # fmt: skip
+    if not invariant:
+        return []
+    asked: set[Atom] = set()
+    for eqn in jaxpr.equations:
+        stays = not any(var in invariant for var in eqn.outputs)
+        if stays and not isinstance(eqn.primitive.lower, Element):
+            asked.update(eqn.inputs)
     found = {id(eqn): eqn for eqn in invariant.values()}
     return [e for e in found.values() if _saves(e) or any(v in asked for v in e.outputs)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def _stage(
         return leaves
 
     jaxpr = stage(flat, [x._aval for x in arrays], name)
-    return jaxpr.closed(), jaxpr.consts, found[0]
+    equations = tuple([replace(eqn, source=None) for eqn in jaxpr.equations])  # of no one call
+    return replace(jaxpr.closed(), equations=equations), jaxpr.consts, found[0]
 
 
 def number(value: Any, dtype: np.dtype) -> Any:
