@@ -8,6 +8,7 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.ir import Aval, Equation, Jaxpr, Literal, Primitive, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.arithmetic import NUMPY
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.interpreter import interpret
@@ -16,7 +17,6 @@ from xcube.lowering.device.cpu import device
 from xcube.lowering.emit.llvm import emit
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.program import plan
-from xcube.lowering.schedule import Group
 
 Array = np.ndarray[Any, Any]
 
