@@ -3,7 +3,7 @@ this machine in one run: seconds per call (the fifth percentile of single calls 
 much faster xcube is than the best of the others, and how near to the machine's limit, measured in
 the same turns, it comes.
 
-Run: python benchmarks/run.py [--threads N] [--only kernels,imports,step]
+Run: python benchmarks/run.py [--threads N] [--only kernels,imports,step,loops]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARIES = ("xcube", "numpy", "torch", "jax")
-SECTIONS = ("kernels", "imports", "step")
+SECTIONS = ("kernels", "imports", "step", "loops")
 
 
 def main() -> None:
@@ -33,6 +33,8 @@ def main() -> None:
         imports(arguments.threads)
     if "step" in arguments.only:
         train_step(arguments.threads)
+    if "loops" in arguments.only:
+        loops(arguments.threads)
 
 
 def parse() -> argparse.Namespace:
@@ -48,11 +50,13 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def python(threads: int, *command: str) -> str:
+def python(threads: int, *command: str, cache: str | None = None) -> str:
     """Output of a fresh interpreter that has so many cores."""
     count = str(threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XCUBE_THREADS")
     environment = {**os.environ, **dict.fromkeys(names, count), "PYTHONPATH": str(HERE.parent)}
+    if cache is not None:
+        environment["XCUBE_CACHE"] = cache
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     cores = sorted(os.sched_getaffinity(0))[-threads:]
     done = subprocess.run(
@@ -147,6 +151,20 @@ def train_step(threads: int) -> None:
     for name in libraries:
         first, last = cold[name]["losses"][0], cold[name]["losses"][-1]
         print(f"demo step: loss in {name} from {first:.5f} to {last:.5f}")
+
+
+def loops(threads: int) -> None:
+    """Each library in a process of its own, with an empty cache of kernels."""
+    found = {}
+    for name in ("xcube", "jax"):
+        if installed(name):
+            with tempfile.TemporaryDirectory() as cache:
+                output = python(threads, str(HERE / "loops.py"), name, cache=cache)
+            found[name] = json.loads(output.splitlines()[-1])
+    for program in found["xcube"]:
+        figures = {name: rows[program] for name, rows in found.items()}
+        print_row(f"{program}: trace + compile", pick(figures, "first"))
+        print_row(f"{program}: run", pick(figures, "step"))
 
 
 def pick(figures: Mapping[str, Any], field: str) -> dict[str, float]:

@@ -12,8 +12,11 @@ import pytest
 import xcube
 import xcube.numpy as jnp
 from xcube.lowering import lower
+from xcube.lowering.clusters import Group
 from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Facts
+from xcube.lowering.kernels import repeats, select
+from xcube.lowering.kernels.work import Work
 from xcube.lowering.program import Program
 from xcube.transforms.jit import make_jaxpr
 
@@ -252,3 +255,38 @@ def test_a_long_chain_of_views_is_cut_into_kernels_of_bounded_size(step):
         return max(len(key) for key in program.keys)
 
     assert chain(48) <= 2 * chain(12)
+
+
+def test_layers_that_are_alike_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    template = select.TEMPLATES["rows"]
+
+    def counting(group: Group, *rest: Any) -> list[Work]:
+        built.append(group.name)
+        return template(group, *rest)
+
+    def layers(x: Any, shifts: Any) -> Any:
+        for shift in shifts:
+            x = jnp.exp(x - x.max(1, keepdims=True)) @ W + shift
+        return x
+
+    repeats.clear()
+    monkeypatch.setitem(select.TEMPLATES, "rows", counting)
+    shifts = [np.float32(n) * np.ones(64, np.float32) for n in range(4)]
+    found = program(layers, np.ones((48, 64), np.float32), shifts)
+    rows = [launch for launch in found.launches if "max" in found.kernels[launch.kernel].name]
+    assert len(rows) == 4
+    assert len(built) == 2  # the first layer, which adds nothing, and one of the others
+    np.testing.assert_allclose(
+        xcube.jit(layers)(np.ones((48, 64), np.float32) * 0.1, shifts), _layers(shifts), rtol=1e-5
+    )
+
+
+W = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64) / 64
+
+
+def _layers(shifts: list[Any]) -> Any:
+    x = np.ones((48, 64)) * 0.1
+    for shift in shifts:
+        x = np.exp(x - x.max(1, keepdims=True)) @ W.astype(np.float64) + shift
+    return x

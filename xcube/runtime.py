@@ -16,6 +16,7 @@ from xcube.ir import at_user_line
 from xcube.lowering import device as device_module
 from xcube.lowering.device import KINDS, default_device
 from xcube.lowering.device.base import Device
+from xcube.lowering.kernels import repeats
 from xcube.numpy import fused, indexing
 from xcube.transforms import jit
 
@@ -101,6 +102,7 @@ def clear_caches() -> None:
     """
     jit.clear_caches()
     eager.clear()
+    repeats.clear()
     fused.clear()
     indexing.clear()
 

@@ -8,7 +8,7 @@ from xcube.errors import LoweringError
 from xcube.ir import Equation, Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import contract, cumulative, loops, rows, scatter, sort, top_k
+from xcube.lowering.kernels import contract, cumulative, loops, repeats, rows, scatter, sort, top_k
 from xcube.lowering.kernels.work import Work
 
 Template = Callable[..., list[Work]]
@@ -29,7 +29,7 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     template = TEMPLATES.get(group.family)
     if template is None:
         raise LoweringError(f"no kernels for {group.family!r} on {facts.name}")
-    return template(group, facts, sources)
+    return repeats.build(group, facts, sources, template)
 
 
 def loop(eqn: Equation, facts: Facts) -> list[Work] | None:

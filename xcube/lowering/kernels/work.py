@@ -29,6 +29,12 @@ class Work:
         """The text that identifies the kernel."""
         return key(self.kernel)
 
+    def on(self, buffers: tuple[Var, ...]) -> Work:
+        """The same launch on other variables; the text of its kernel is not written again."""
+        other = Work(self.kernel, buffers, self.scalars, self.cubes, self.grain)
+        other.__dict__["key"] = self.key
+        return other
+
 
 @dataclass(frozen=True, eq=False)
 class Control:
