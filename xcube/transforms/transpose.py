@@ -8,7 +8,10 @@ from typing import Any
 from xcube.errors import TraceError
 from xcube.ir import Atom, Equation, Jaxpr, Linear, Literal, Var
 from xcube.primitives.kinds import add
-from xcube.trace import aval_of, bind_equation, stage
+from xcube.primitives.shape import zeros_of
+from xcube.trace import aval_of, bind_equation, stage, written_at
+
+Flags = tuple[bool, ...]
 
 
 def backward(jaxpr: Jaxpr, args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -28,16 +31,26 @@ def backward(jaxpr: Jaxpr, args: Sequence[Any], cotangents: Sequence[Any]) -> li
         cts = [sums.pop(var, None) for var in eqn.outputs]
         if all(ct is None for ct in cts):
             continue
-        if eqn.primitive.transpose is None:
-            where = f" Written at {eqn.source}." if eqn.source else ""
-            raise TraceError(f"{eqn.primitive.name} cannot be transposed: it is not linear.{where}")
-        values = [_read(env, atom) for atom in eqn.inputs]
-        ct = cts if eqn.primitive.multiple else cts[0]
-        for atom, part in zip(
-            eqn.inputs, eqn.primitive.transpose(ct, *values, **eqn.params), strict=True
-        ):
+        parts = _transposed(eqn, cts, [_read(env, atom) for atom in eqn.inputs])
+        for atom, part in zip(eqn.inputs, parts, strict=True):
             _accumulate(sums, env, atom, part)
     return [sums.get(var) if isinstance(env[var], Linear) else None for var in jaxpr.inputs]
+
+
+def _transposed(eqn: Equation, cts: list[Any], values: list[Any]) -> Sequence[Any]:
+    """Cotangents of an equation's inputs."""
+    where = f"written at {eqn.source}" if eqn.source else "of the differentiated function"
+    if eqn.primitive.transpose is None:
+        raise TraceError(
+            f"{eqn.primitive.name} cannot be transposed: it is not linear. It is {where}."
+        )
+    try:
+        ct = cts if eqn.primitive.multiple else cts[0]
+        with written_at(eqn.source):
+            return eqn.primitive.transpose(ct, *values, **eqn.params)
+    except Exception as error:
+        error.add_note(f"This came in reverse mode, at {eqn.primitive.name} {where}.")
+        raise
 
 
 def _forward(jaxpr: Jaxpr, env: dict[Var, Any]) -> list[Equation]:
@@ -65,19 +78,23 @@ def _accumulate(sums: dict[Var, Any], env: dict[Var, Any], atom: Atom, ct: Any) 
 
 
 def transpose_jaxpr(
-    jaxpr: Jaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
-) -> tuple[Jaxpr, tuple[bool, ...]]:
+    jaxpr: Jaxpr, linear: Flags, nonzero: Flags, force: Flags = ()
+) -> tuple[Jaxpr, Flags]:
     """The jaxpr form: (known arguments, nonzero output cotangents) -> nonzero input cotangents,
-    and which linear arguments have one."""
-    key = ("transpose", linear, nonzero)
+    and which linear arguments have one. `force`: which linear arguments have one even if it is
+    zero."""
+    key = ("transpose", linear, nonzero, force)
     if key not in jaxpr._cache:
-        jaxpr._cache[key] = _transpose_jaxpr(jaxpr, linear, nonzero)
+        jaxpr._cache[key] = _transpose_jaxpr(jaxpr, linear, nonzero, force)
     return jaxpr._cache[key]
 
 
-def _transpose_jaxpr(jaxpr: Jaxpr, linear: tuple[bool, ...], nonzero: tuple[bool, ...]) -> Any:
+def _transpose_jaxpr(
+    jaxpr: Jaxpr, linear: Flags, nonzero: Flags, force: Flags
+) -> tuple[Jaxpr, Flags]:
     found: dict[str, Any] = {}
     known_avals = [a for a, flag in zip(jaxpr.in_avals, linear, strict=True) if not flag]
+    linear_avals = [a for a, flag in zip(jaxpr.in_avals, linear, strict=True) if flag]
     ct_avals = [a for a, flag in zip(jaxpr.out_avals, nonzero, strict=True) if flag]
 
     def transposed(*values: Any) -> list[Any]:
@@ -88,6 +105,11 @@ def _transpose_jaxpr(jaxpr: Jaxpr, linear: tuple[bool, ...], nonzero: tuple[bool
         ]
         results = backward(jaxpr, args, [next(cts) if flag else None for flag in nonzero])
         linear_results = [ct for ct, flag in zip(results, linear, strict=True) if flag]
+        if True in force:
+            linear_results = [
+                zeros_of(aval) if ct is None and flag else ct
+                for ct, aval, flag in zip(linear_results, linear_avals, force, strict=True)
+            ]
         found["nonzero"] = tuple(ct is not None for ct in linear_results)
         return [ct for ct in linear_results if ct is not None]
 
