@@ -45,7 +45,8 @@ class Pretended:
 def run(jaxpr: Jaxpr, inputs: Sequence[Array], **facts: Any) -> list[Array]:
     """Results of a closed jaxpr, lowered for a device of these facts."""
     program = lower(jaxpr, Pretended(**facts), forward=False)  # type: ignore[arg-type]
-    memory = _Memory(program.kernels, inputs, program.output_nbytes, program.arena_nbytes)
+    sizes = (program.output_nbytes, program.arena_nbytes)
+    memory = _Memory(program.kernels, inputs, program.constants, *sizes)
     memory.run(program.steps)
     return [
         memory.array(Operand(ref, aval.shape, aval.dtype)).copy()
@@ -58,6 +59,7 @@ class _Memory:
         self,
         kernels: Sequence[Kernel],
         inputs: Sequence[Array],
+        constants: Sequence[Any],
         outputs: Sequence[int],
         arena: int,
     ) -> None:
@@ -66,6 +68,8 @@ class _Memory:
         for number, x in enumerate(inputs):
             self.spaces["input", number] = _bytes(x.nbytes)
             self.spaces["input", number][: x.nbytes] = np.frombuffer(x.tobytes(), np.uint8)
+        for number, x in enumerate(constants):
+            self.spaces["constant", number] = np.append(_flat(np.asarray(x)), _bytes(0))
         for number, nbytes in enumerate(outputs):
             self.spaces["output", number] = _bytes(nbytes)
         self.registers: dict[int, Ref] = {}
@@ -143,6 +147,10 @@ class _Memory:
     def _at(self, ref: Ref) -> Array:
         ref = self._absolute(ref)
         return self.spaces[ref.space, ref.index][ref.offset :]
+
+
+def _flat(x: Array) -> Array:
+    return np.frombuffer(x.tobytes(), np.uint8)
 
 
 def _moved(ref: Ref, nbytes: int) -> Ref:

@@ -10,7 +10,10 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from xcube import config
+from xcube.array import DeviceArray
 from xcube.ir import Jaxpr, check
 from xcube.lowering import blocks, results, split
 from xcube.lowering.cube.check import check as check_kernel
@@ -45,6 +48,7 @@ def compile(
         program.steps,
         len(program.jaxpr.inputs),
         program.output_nbytes,
+        [_on_device(value, device) for value in program.constants],
         arena_nbytes=program.arena_nbytes,
         donated=program.donated,
         light=_is_light(program),
@@ -101,6 +105,14 @@ def _compile_kernels(program: Program, device: Device) -> list[int]:
         sources.append(("kernel", text))
     known.update(zip(missing, device.compile(sources), strict=True))
     return [known[key] for key in program.keys]
+
+
+def _on_device(value: Any, device: Device) -> Buffer:
+    """The memory of a constant on a device."""
+    if isinstance(value, DeviceArray):
+        home = value.device
+        return value.buffer if home is device else device.receive(value.buffer, home)
+    return device.from_host(np.asarray(value))
 
 
 def _is_light(program: Program) -> bool:

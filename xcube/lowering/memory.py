@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from xcube.ir import Equation, Jaxpr, Var
 from xcube.lowering.clusters import Group, carried
 from xcube.lowering.kernels.work import Block, Control
-from xcube.primitives.lowered import Barrier, Structured
+from xcube.primitives.lowered import Barrier, Constant, Structured
 
 ALIGN = 256
 
@@ -119,6 +119,9 @@ def layout(block: Block, given: Iterable[Var], rooms: dict[Control, Room]) -> La
     rooms.update((control, _room(control, rooms)) for control in controls)
     roots = _passed_on(control.equation for control in controls)
     homes = set(given)
+    for control in controls:
+        if isinstance(control.equation.primitive.lower, Constant):
+            homes.update(control.equation.outputs)
     lives: dict[Var | Control, tuple[int, int]] = {}
     for number, work in enumerate(block.works):
         for var in work.buffers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xcube.ir import Jaxpr, Literal, Var
 from xcube.lowering.cube.ir import Kernel
@@ -36,6 +37,7 @@ class Program:
 
     `keys`: the texts that identify the kernels. `outputs`: for each result of the jaxpr, which
     output buffer or which input it is. `donated`: output buffer -> input whose memory it takes.
+    `constants`: arrays that it reads.
     """
 
     jaxpr: Jaxpr
@@ -46,6 +48,7 @@ class Program:
     output_nbytes: tuple[int, ...]
     arena_nbytes: int
     donated: dict[int, int] = field(default_factory=dict)
+    constants: tuple[Any, ...] = ()
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -125,6 +128,7 @@ def plan(jaxpr: Jaxpr, works: Sequence[Work | Control], taken: dict[Var, Var]) -
         tuple([var.aval.nbytes for var in results]),
         found.size,
         {n: numbers[taken[var]] for n, var in enumerate(results) if var in taken},
+        tuple(writer.constants),
     )
 
 
@@ -153,6 +157,7 @@ class _Writer:
         self.kernels: list[Kernel] = []
         self.numbers: dict[str, int] = {}
         self.rooms: dict[Control, Room] = {}
+        self.constants: list[Any] = []
         self.registers = 0
 
     def steps(self, block: Block, found: Layout, homes: dict[Var, Ref], base: int) -> list[Step]:
@@ -179,6 +184,10 @@ class _Writer:
             return []
         if isinstance(rule, lowered.HostCall):
             return [_host_call(control, places)]
+        if isinstance(rule, lowered.Constant):
+            places.homes[control.equation.outputs[0]] = Ref("constant", len(self.constants))
+            self.constants.append(control.equation.params["held"].value)
+            return []
         if rule.kind == "cond":
             return [self._branch(control, places)]
         return _LoopWriter(self, control, places).steps()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xcube.ir import Atom, Equation, Jaxpr, Literal, Var
 from xcube.primitives.convert import copy_p
-from xcube.primitives.lowered import Barrier
+from xcube.primitives.lowered import Barrier, Constant
 from xcube.primitives.shape import broadcast_in_dim_p
 
 
@@ -28,11 +28,11 @@ def computed(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def without_aliases(jaxpr: Jaxpr) -> Jaxpr:
-    """Results that a barrier passes on become copies."""
+    """Results that a barrier passes on, or that are constants, become copies."""
     passed = {
         var
         for eqn in jaxpr.equations
-        if isinstance(eqn.primitive.lower, Barrier)
+        if isinstance(eqn.primitive.lower, Barrier | Constant)
         for var in eqn.outputs
     }
     return _with_copies(jaxpr, [atom in passed for atom in jaxpr.outputs])

@@ -24,6 +24,7 @@ from xcube.lowering.expression import COSTLY, EquationElements, Evaluator, Node
 from xcube.lowering.index import Dynamic, Index
 from xcube.primitives.lowered import (
     Barrier,
+    Constant,
     Element,
     HostCall,
     Reduction,
@@ -496,7 +497,7 @@ def _join(needed: list[int], first: int, second: int) -> None:
             needed[number] |= both | needed[first]
 
 
-WHOLE = Structured | HostCall | Barrier
+WHOLE = Structured | HostCall | Barrier | Constant
 EPILOGUES = frozenset({"matmul"})
 
 

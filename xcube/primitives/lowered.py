@@ -136,6 +136,11 @@ class HostCall:
 
 
 @dataclass(frozen=True, eq=False)
+class Constant:
+    """The result is the array `params["held"].value`, which the program has in memory."""
+
+
+@dataclass(frozen=True, eq=False)
 class Barrier:
     """The results are the operands; none of them is there before all operands are, and what is
     computed behind it is not shared with what is computed before."""
