@@ -1,15 +1,13 @@
 """The process that programs run in: its devices, values on their way to a device and back, the
-caches, and settings for a block of code. JAX's names."""
+caches. JAX's names."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from xcube import config, eager, tree
+from xcube import eager, tree
 from xcube.array import Array, DeviceArray
 from xcube.errors import DeviceError
 from xcube.ir import at_user_line
@@ -19,6 +17,7 @@ from xcube.lowering.device.base import Device
 from xcube.lowering.kernels import repeats
 from xcube.numpy import fused, indexing
 from xcube.transforms import jit
+from xcube.transforms.control import bodies
 
 
 def devices(backend: str | None = None) -> list[Device]:
@@ -103,33 +102,6 @@ def clear_caches() -> None:
     jit.clear_caches()
     eager.clear()
     repeats.clear()
+    bodies.clear()
     fused.clear()
     indexing.clear()
-
-
-@contextlib.contextmanager
-def enable_x64(enabled: bool = True) -> Iterator[None]:
-    """64-bit default dtypes inside a `with` block, for the thread that runs it.
-
-    >>> import xcube.numpy as jnp
-    >>> with enable_x64():
-    ...     jnp.ones(2).dtype
-    dtype('float64')
-    """
-    with config.using(enable_x64=enabled):
-        yield
-
-
-@contextlib.contextmanager
-def disable_jit(disabled: bool = True) -> Iterator[None]:
-    """Jitted functions run operation by operation inside a `with` block, for the thread that runs
-    it, so that one can print and step through them.
-
-    >>> import xcube.numpy as jnp
-    >>> from xcube import jit
-    >>> with disable_jit():
-    ...     jit(lambda x: print("x is", x))(jnp.ones(2))
-    x is [1. 1.]
-    """
-    with config.using(disable_jit=disabled):
-        yield

@@ -67,8 +67,11 @@ class EvalTrace(Trace):
 
 
 class _Current(threading.local):
+    """The current trace, and the source of the equation that is being applied again."""
+
     def __init__(self) -> None:
         self.trace: Trace = EVAL
+        self.source: Source | None = None
 
 
 EVAL = EvalTrace()
@@ -83,11 +86,12 @@ def current_trace() -> Trace:
 @contextlib.contextmanager
 def set_current(trace: Trace) -> Iterator[None]:
     """Make a trace current inside a `with` block."""
-    before, _current.trace = _current.trace, trace
+    before = _current.trace, _current.source
+    _current.trace, _current.source = trace, None
     try:
         yield
     finally:
-        _current.trace = before
+        _current.trace, _current.source = before
 
 
 class Tracer(Array):
@@ -197,7 +201,7 @@ class StagingTrace(Trace):
             raise _leak(self, args)
         atoms = tuple([self.atom(arg) for arg in args])
         avals = primitive.abstract(*[atom.aval for atom in atoms], **params)
-        source = user_source()
+        source = _current.source or user_source()
         outputs = tuple(map(Var, avals)) if primitive.multiple else (Var(avals),)
         self.equations.append(Equation(outputs, primitive, atoms, params, source))
         tracers = [StagedTracer(self, var, source) for var in outputs]
@@ -308,8 +312,25 @@ def interpret(
 
 def bind_equation(eqn: Equation, args: Sequence[Any]) -> Sequence[Any]:
     """The rule that applies an equation as it is: evaluation, inlining, restaging."""
-    outputs = bind(eqn.primitive, *args, **eqn.params)
+    with written_at(eqn.source):
+        outputs = bind(eqn.primitive, *args, **eqn.params)
     return outputs if eqn.primitive.multiple else (outputs,)
+
+
+class written_at:
+    """Equations recorded inside the block are the user's at `source`, if that is known."""
+
+    __slots__ = ("_before", "_source")
+
+    def __init__(self, source: Source | None) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        self._before = _current.source
+        _current.source = self._source or self._before
+
+    def __exit__(self, *_: object) -> None:
+        _current.source = self._before
 
 
 def evaluate(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from xcube import tree
 from xcube.errors import ShapeError, TraceError
 from xcube.ir import Aval, Axis, Equation, Jaxpr, at_user_line
 from xcube.primitives.shape import batch_front, full, transpose
-from xcube.trace import aval_of, bind, interpret, stage
+from xcube.trace import aval_of, bind, interpret, stage, written_at
 from xcube.transforms.arguments import (
     FlatCall,
     check_callable,
@@ -36,7 +36,8 @@ def batch_values(
         if eqn.primitive.batch is None:
             where = f" Written at {eqn.source}." if eqn.source else ""
             raise TraceError(f"vmap: {eqn.primitive.name} has no batching rule.{where}")
-        outs, out_flags = eqn.primitive.batch(axis, values, flags, **eqn.params)
+        with written_at(eqn.source):
+            outs, out_flags = eqn.primitive.batch(axis, values, flags, **eqn.params)
         if eqn.primitive.multiple:
             return list(zip(outs, out_flags, strict=True))
         return [(outs, out_flags)]

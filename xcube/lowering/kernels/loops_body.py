@@ -12,8 +12,8 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var, effects_of, subjaxprs
-from xcube.lowering.expression import Evaluator, Node, Test, walk
-from xcube.lowering.index import Index, ravel
+from xcube.lowering.expression import Evaluator, Node, Test, indices_in, walk
+from xcube.lowering.index import NESTED, Dim, Index, ravel
 from xcube.lowering.kernels.loops_rules import RULES, Scalars, Unfit, pick, reduction, statements
 from xcube.lowering.kernels.loops_state import MOST_STATE, PLACE, Loop, Spread, step_index
 from xcube.lowering.kernels.nodes import PARTS
@@ -288,7 +288,7 @@ class _Inside:
         space.kept += (loop.length or 0) * len(loop.written)
         if space.kept > MOST_KEPT or any(node.dtype in PARTS for node in loop.written):
             raise Unfit
-        nodes, needed = space.nodes, (*loop.before, *_outside(loop))
+        nodes, needed = space.nodes, (*loop.before, *_outside(loop), *_where(space.nodes, loop))
         if loop.length is None and not any(node.dims & 1 << around for node in needed):
             raise Unfit  # it would run ahead of the loop around it, and might not end
         results = iter([
@@ -319,6 +319,25 @@ def _outside(loop: Loop) -> list[Node]:
             found.update((child, None) for child in node.below if not child.dims & loop.bit)
     found.update((root, None) for root in loop.roots if not root.dims & loop.bit)
     return list(found)
+
+
+def _where(nodes: Scalars, loop: Loop) -> list[Node]:
+    """The places and the steps of loops around that elements read by a step depend on: with others,
+    it is another loop."""
+    found: dict[Dim, None] = {}
+    for node in walk(loop.roots):
+        for index in indices_in(node.op, node.attr):
+            found.update(dict.fromkeys(_dims(index)))
+    around = [dim for dim in found if not 1 << dim.number & loop.bit]
+    return [nodes.number(Index(0, ((dim, 1),)), np.int32) for dim in around]
+
+
+def _dims(index: Index) -> Iterator[Dim]:
+    for symbol in index.symbols:
+        if isinstance(symbol, Dim):
+            yield symbol
+        elif isinstance(symbol, NESTED):
+            yield from _dims(symbol.index)
 
 
 def _least(eqn: Equation, spread: Spread) -> int:
