@@ -255,8 +255,8 @@ class DeviceArray(Array):
         self._buffer = None
 
     def is_ready(self) -> bool:
-        """Whether the elements are computed: always, since programs run to their end."""
-        return self.buffer is not None
+        """Whether the elements are computed; on the CPU always, since programs run to their end."""
+        return getattr(self.buffer, "is_ready", _always)()
 
     def block_until_ready(self) -> DeviceArray:
         """This array, once its elements are computed."""
@@ -266,7 +266,9 @@ class DeviceArray(Array):
         return self
 
     def copy_to_host_async(self) -> None:
-        """Nothing to start: the elements are read where they are."""
+        """Start to copy the elements to the host, where they are not there already."""
+        if (start := getattr(self.buffer, "copy_to_host_async", None)) is not None:
+            start()
 
     # text -------------------------------------------------------------------------------------
 
@@ -375,6 +377,8 @@ class DeviceArray(Array):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        if (exported := self._exported(stream, max_version, dl_device, copy)) is not None:
+            return exported
         host = self.__array__()
         if max_version is None or copy:
             return dlpack.capsule(_shared(self.buffer, host, bool(copy)))
@@ -382,10 +386,31 @@ class DeviceArray(Array):
         return dlpack.capsule(host, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        if (place := getattr(self._device, "dlpack_device", None)) is not None:
+            return place()
         return np.empty(0).__dlpack_device__()  # the processor, as NumPy names it
+
+    def _exported(self, stream: Any, max_version: Any, dl_device: Any, copy: Any) -> Any:
+        """A capsule of memory that is not the host's; None for one of the host's memory."""
+        export = getattr(self._device, "dlpack", None)
+        if export is None or (dl_device is not None and dl_device != self.__dlpack_device__()):
+            return None
+        buffer = self._device.receive(self.buffer, self._device) if copy else self.buffer
+        return export(buffer, self.shape, self.dtype, stream, max_version)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory of an array on a GPU, for libraries that know this protocol."""
+        if (interface := getattr(self._device, "array_interface", None)) is None:
+            raise AttributeError(f"__cuda_array_interface__: {self._aval} is on {self._device}")
+        return interface(self.buffer, self.shape, self.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.copy()  # type: ignore[attr-defined]
+
+
+def _always() -> bool:
+    return True
 
 
 class _Shared:

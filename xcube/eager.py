@@ -18,7 +18,7 @@ from xcube.errors import DeviceError, DtypeError
 from xcube.ir import Aval, Literal, Primitive, at_user_line, user_source
 from xcube.lowering import Executable, compile
 from xcube.lowering.cube.ir import DTYPES
-from xcube.lowering.device import default_device
+from xcube.lowering.device import default_device, holder
 from xcube.lowering.device.base import Buffer, Device
 from xcube.primitives.callback import HostOnly
 from xcube.primitives.lowered import HostCall
@@ -165,6 +165,9 @@ def convert(value: Any) -> Array:
     the default width unless 64-bit types are enabled."""
     if isinstance(value, Array):
         return value
+    if (device := holder(value)) is not None:
+        buffer, shape, dtype = device.import_array(value)
+        return DeviceArray(Aval(tuple(shape), dtype), buffer, device)
     if hasattr(value, "__jax_array__"):
         return convert(value.__jax_array__())
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):

@@ -234,11 +234,13 @@ class Jaxpr:
         return self._cache["effects"]
 
     def closed(self) -> Jaxpr:
-        """The same program with captured values as leading inputs."""
+        """The same program with captured values as leading inputs; always the same object."""
         if not self.captured:
             return self
-        inputs = (*(var for var, _ in self.captured), *self.inputs)
-        return Jaxpr(inputs, self.equations, self.outputs, (), self.name)
+        if "closed" not in self._cache:
+            inputs = (*(var for var, _ in self.captured), *self.inputs)
+            self._cache["closed"] = Jaxpr(inputs, self.equations, self.outputs, (), self.name)
+        return self._cache["closed"]
 
     def __str__(self) -> str:
         return text(self)

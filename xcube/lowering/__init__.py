@@ -100,9 +100,9 @@ def _compile_kernels(program: Program, device: Device) -> list[int]:
         _log("cube", kernel)
         if config.current.check:
             check_kernel(kernel)
-        text = device.emit(kernel)
+        text = device.emit(kernel, kernel.name)
         _log("source", text)
-        sources.append(("kernel", text))
+        sources.append((kernel.name, text))
     known.update(zip(missing, device.compile(sources), strict=True))
     return [known[key] for key in program.keys]
 

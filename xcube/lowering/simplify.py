@@ -14,8 +14,11 @@ import numpy as np
 from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var, effects_of
 from xcube.lowering import structure
 from xcube.lowering.results import filled
+from xcube.primitives.elementwise import div, mul, sqrt
+from xcube.primitives.kinds import add
 from xcube.primitives.lowered import Barrier, Expand, HostCall, Inline, Reduction, Structured
-from xcube.primitives.shape import broadcast_in_dim_p
+from xcube.primitives.select import eq, select
+from xcube.primitives.shape import broadcast_in_dim_p, full
 from xcube.trace import EVAL, literal, set_current, stage
 
 Expansion = Callable[[Equation], "Jaxpr | None"]
@@ -240,7 +243,37 @@ def _negate(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom |
     return inner.inputs[0] if inner is not None and isinstance(inner.inputs[0], Var) else None
 
 
+def _select(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    """A choice among cases that are one."""
+    _, first, *others = inputs
+    fits = isinstance(first, Var) and first.aval.shape == eqn.outputs[0].aval.shape
+    return first if fits and all(case is first for case in others) else None
+
+
+def _power(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    """A power of 1/2, 3/2 or their opposites by square roots."""
+    x, exponent = inputs[0], _filled_with(flat, inputs[1])
+    wide = x.aval.dtype.kind == "f" and x.aval.dtype.itemsize >= 4
+    if exponent is None or not wide or exponent not in (0.5, 1.5, -0.5, -1.5):
+        return None
+    if not isinstance(x, Var) or x.aval.shape != eqn.outputs[0].aval.shape:
+        return None
+    jaxpr = stage(lambda base: [_by_root(base, float(exponent))], [x.aval.strengthen()])
+    return flat.inline(jaxpr, [x])[0]
+
+
+def _by_root(x: Any, exponent: float) -> Any:
+    """x ** exponent, at -inf and -0 too, where powers are positive and square roots are not."""
+    root = sqrt(x)
+    power = mul(x, root) if abs(exponent) == 1.5 else add(root, np.zeros((), x.dtype)[()])
+    infinity = np.asarray(np.inf, x.dtype)[()]
+    power = select(eq(x, -infinity), full(x.shape, infinity), power)
+    return power if exponent > 0 else div(np.ones((), x.dtype)[()], power)
+
+
 ALGEBRA: dict[str, Rule] = {
+    "pow": _power,
+    "select_n": _select,
     "convert_element_type": _same_type,
     "squeeze": _same_type,
     "reshape": _reshape,

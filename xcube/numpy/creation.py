@@ -13,7 +13,7 @@ from xcube import dlpack, dtypes, eager, tree
 from xcube.array import Array, DeviceArray
 from xcube.errors import ShapeError
 from xcube.ir import Aval, at_user_line
-from xcube.lowering.device import default_device
+from xcube.lowering.device import default_device, holder
 from xcube.numpy import elementwise as e
 from xcube.numpy.fused import fused
 from xcube.numpy.operands import (
@@ -709,6 +709,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
             f"from_dlpack: the argument must offer __dlpack__; got {type(x).__name__}."
             f"{at_user_line()}"
         )
+    if holder(x) is not None:
+        return eager.convert(x)
     host = dlpack.import_array(x)
     dtype = requested("from_dlpack", host.dtype)
     device_ = default_device()

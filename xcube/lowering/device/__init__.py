@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
+
 from xcube import config
 from xcube.errors import DeviceError
 from xcube.lowering.device.base import Device
 
 KINDS = ("cpu", "cuda")
+_CUDA = 2  # in DLPack
 
 
 def device(name: str) -> Device:
@@ -38,7 +41,18 @@ def missing(kind: str) -> str:
 
 def _backend(kind: str) -> Any:
     """The module of a kind's device: a backend is loaded with its first array, not before."""
-    return importlib.import_module(f"xcube.lowering.device.{kind}")
+    if kind == "cuda":
+        return importlib.import_module("xcube.lowering.device.cuda")
+    return importlib.import_module("xcube.lowering.device.cpu")
+
+
+def holder(x: Any) -> Any:
+    """The GPU on which another library's array lies; None if it lies on none."""
+    place = getattr(x, "__dlpack_device__", None)
+    if place is None or isinstance(x, np.ndarray | np.generic):
+        return None
+    kind, number = place()
+    return device(f"cuda:{number}") if kind == _CUDA else None
 
 
 def default_device() -> Device:
