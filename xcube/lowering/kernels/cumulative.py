@@ -15,6 +15,7 @@ from typing import Any
 
 from xcube import dtypes
 from xcube.ir import Aval, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
@@ -22,7 +23,6 @@ from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.folds import Fold, State
 from xcube.lowering.kernels.nodes import PARTS, Arguments
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 FOLDS = {
     "cumsum": "add",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xcube.ir import Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
@@ -25,7 +26,6 @@ from xcube.lowering.index import Dim, Index
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
 from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 FLAT_BLOCK = 1 << 14  # elements of a cube of a flat map
 SMALL_ROW = 1 << 11  # elements below which a cube takes several rows

@@ -14,6 +14,7 @@ from typing import Any
 
 from xcube import dtypes
 from xcube.ir import Atom, Literal, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube import math as cube_math
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
@@ -22,7 +23,6 @@ from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.nodes import PARTS, Arguments, constant
 from xcube.lowering.kernels.scatter_plan import TASK, Loop, Plan, plan
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 COPY = 1 << 14  # elements that one cube copies
 BLOCK = 1024  # positions looked through before those found are applied

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from xcube import dtypes
 from xcube.ir import Aval, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.device.base import Facts
@@ -22,7 +23,6 @@ from xcube.lowering.kernels.radix import Radix, is_packed, passes
 from xcube.lowering.kernels.ranks import FEW, Ranks
 from xcube.lowering.kernels.sort_keys import Order
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 TASK = 20_000  # operations worth handing to a thread
 

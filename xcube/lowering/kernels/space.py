@@ -9,6 +9,7 @@ from functools import cached_property
 
 from xcube import dtypes
 from xcube.ir import Equation, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.expression import (
     EquationElements,
     Evaluator,
@@ -18,7 +19,6 @@ from xcube.lowering.expression import (
     walk,
 )
 from xcube.lowering.index import NESTED, Dim, Index, Split, fit, ravel
-from xcube.lowering.schedule import Group
 from xcube.primitives.lowered import Reduction
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import abc
 
 from xcube.ir import Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.ranks import FEW, Ranks
 from xcube.lowering.kernels.sort import Problem, Sorter, keys_of
 from xcube.lowering.kernels.sort_keys import Order
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 SHARE = 8  # a row is read through if at least so many times longer than k
 
