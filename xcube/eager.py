@@ -31,6 +31,7 @@ STORED = frozenset((*DTYPES, "c64", "c128"))  # what kernels can load, complex a
 _executables: dict[Any, tuple[Executable, tuple[Aval, ...]]] = {}
 _scalars: dict[Any, Buffer] = {}
 _SCALAR_LIMIT = 4096
+_PROGRAM_LIMIT = 8192
 
 
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -43,6 +44,8 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
             outs = _call(arrays, device, **params)
             nans.check_operation(primitive, arrays, params, outs)
             return outs
+        while len(_executables) >= _PROGRAM_LIMIT:
+            _executables.pop(next(iter(_executables)), None)
         entry = _executables[key] = _compile(primitive, [x._aval for x in arrays], params, device)
     executable, avals = entry
     buffers = executable([x.buffer for x in arrays])

@@ -33,6 +33,7 @@ from xcube.numpy.ufunc import Ufunc
 from xcube.primitives import bits, complex, convert, elementwise, select, transcendental
 from xcube.primitives.kinds import add as add_elements
 from xcube.primitives.shape import full
+from xcube.transforms.custom.custom_jvp import custom_jvp
 
 _FLOATS = frozenset(dtypes.FLOATS)
 _INEXACT = frozenset((*dtypes.FLOATS, *dtypes.COMPLEXES))
@@ -580,19 +581,37 @@ log10 = _log_of_base("log10", 10.0, "The logarithm of base 10: d[*s] -> f[*s].")
 
 
 def _log_add(log1p_: Any, exp_: Any) -> Callable[[Any, Any], Any]:
-    """log(exp x + exp y) from the larger and the distance; equal infinities are themselves."""
+    """log(exp x + exp y) from the larger and the distance; equal infinities are themselves. The
+    derivative is of the sum, not of how it is computed: it has no kink where x is y."""
 
-    def function(x: Any, y: Any) -> Any:
-        x, y = broadcast("", [as_array(x), as_array(y)])
-        if dtypes.is_complex(x.dtype):
-            high = select.select(select.ge(complex.real(x), complex.real(y)), x, y)
-            low = select.select(select.ge(complex.real(x), complex.real(y)), y, x)
-            return add_elements(high, log1p_(exp_(elementwise.sub(low, high))))
+    @custom_jvp
+    def real(x: Any, y: Any) -> Any:
         high, distance = elementwise.max(x, y), elementwise.sub(x, y)
         smooth = add_elements(high, log1p_(exp_(elementwise.neg(elementwise.abs(distance)))))
         return select.select(select.ne(distance, distance), add_elements(x, y), smooth)
 
+    @real.defjvp
+    def _real_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+        out = real(*primals)
+        shares = [exp_(elementwise.sub(_below_infinity(x), _below_infinity(out))) for x in primals]
+        parts = [elementwise.mul(dx, share) for dx, share in zip(tangents, shares, strict=True)]
+        return out, add_elements(*parts)
+
+    def function(x: Any, y: Any) -> Any:
+        x, y = broadcast("", [as_array(x), as_array(y)])
+        if not dtypes.is_complex(x.dtype):
+            return real(x, y)
+        high = select.select(select.ge(complex.real(x), complex.real(y)), x, y)
+        low = select.select(select.ge(complex.real(x), complex.real(y)), y, x)
+        return add_elements(high, log1p_(exp_(elementwise.sub(low, high))))
+
     return function
+
+
+def _below_infinity(x: Any) -> Any:
+    """x, and 0 where it is inf: the difference of two infinities is none."""
+    infinity, zero = number(math.inf, x.dtype), number(0.0, x.dtype)
+    return select.select(select.eq(x, infinity), zero, x)
 
 
 def _log2_1p(x: Any) -> Any:

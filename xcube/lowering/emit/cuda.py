@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from xcube.errors import LoweringError
 from xcube.lowering.cube import ir
 from xcube.lowering.cube.ir import Atom, Buffer, Kernel
-from xcube.lowering.emit import cuda_ops
+from xcube.lowering.emit import cuda_matrix, cuda_ops
 from xcube.lowering.emit.c_like import CLike, Lanes
-from xcube.lowering.emit.cuda_definitions import definitions, size_of
+from xcube.lowering.emit.cuda_definitions import definitions, size_of, word_byte
 
 THREADS = 256  # the most threads of a block that runs cubes of one unit
 PRIVATE_LIMIT = 4096  # bytes of a thread's own arrays that stay in its local memory
@@ -74,6 +74,7 @@ class _Text(CLike):
         self.kernel = kernel
         self.name = name
         self.units = math.prod(kernel.cube_dim)
+        self.matrices = cuda_matrix.Matrices(self)
         arrays = list(_arrays(kernel.body))
         own = [b for b in arrays if self._is_private(b)]
         self.shared, shared_bytes = _laid_out([b for b in arrays if not self._is_private(b)])
@@ -125,7 +126,8 @@ class _Text(CLike):
         """The body for the cube, or the cubes, of this thread."""
         thread = "(index)blockIdx.x * blockDim.x + threadIdx.x"
         if self.units > 1:
-            shared = "  extern __shared__ __align__(16) u8 shared[];"
+            align = cuda_matrix.ALIGN if self.matrices.panels else ACCESS
+            shared = f"  extern __shared__ __align__({align}) u8 shared[];"
             return [*([shared] if self.shared else []), "  const index cube = blockIdx.x;", *body]
         if not self.scratch_bytes:
             return [f"  const index cube = {thread};", "  if (cube >= cubes) return;", *body]
@@ -192,6 +194,13 @@ class _Text(CLike):
                 continue
             at = f"{_pointer(buffer)} + {place}"
             aligned = self.indices.divisor(start) % width == 0
+            if aligned and size_of(buffer.dtype) == 1 and width >= 4:
+                words = f"u32x{width // 4}"
+                line = self.bind(words, f"*(const {words}*)({at})")
+                byte = _stored(buffer.dtype)
+                parts = [f"({byte})({word_byte(line, lane)})" for lane in range(width)]
+                found += [self.bind(byte, part) for part in parts]
+                continue
             line = self.bind(
                 chunk, f"*(const {chunk}*)({at})" if aligned else f"load_{chunk}({at})"
             )
@@ -264,6 +273,9 @@ class _Text(CLike):
         if self.units > 1:
             self.do("__syncthreads();")
 
+    def matrix(self, statement: ir.Matrix) -> None:
+        self.matrices.emit(statement)
+
     def finish(self) -> None:
         self.do("goto next;" if self.scratch_bytes else "return;")
 
@@ -284,8 +296,11 @@ def _arrays(body: Sequence[ir.Stmt]) -> Iterator[Buffer]:
 
 def _laid_out(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
     """Offsets of arrays one behind the other, and the bytes of all."""
-    offsets, total = {}, 0
+    offsets, total = dict[Buffer, int](), 0
     for buffer in buffers:
+        if buffer.over is not None:
+            offsets[buffer] = next(at for b, at in offsets.items() if b.number == buffer.over)
+            continue
         offsets[buffer] = total
         total += -(-buffer.size * size_of(buffer.dtype) // ACCESS) * ACCESS
     return offsets, total

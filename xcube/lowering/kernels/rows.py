@@ -33,7 +33,8 @@ CHUNK = 1 << 13  # elements along the lanes that one cube walks
 STREAM_BYTES = 1 << 24  # results this large are written past the caches
 LIGHT = 24  # operations per element up to which lines are made long, to overlap latencies
 SCRATCH = (1 << 12, 1 << 14)  # elements of a row kept for a later phase: one of these sizes
-TASK = 20_000  # operations worth handing to a thread
+COSTLY_LANES = 12  # gathered elements in the time of one costly function
+TASK = 50_000  # operations worth handing to a thread
 KEPT = 1 << 12  # elements of a row kept by a cube of many units, whose memory is smaller
 FEW_LINES = 8  # lines of a row from which units share it
 
@@ -128,7 +129,23 @@ def _lane_axis(space: Space) -> Axis | None:
         return unit - 2 * strided - (2 if axis.extent < 4 else 0)
 
     columns, rows = candidates
+    if _rows_cost_more(space, rows):
+        return rows
     return columns if score(columns) >= score(rows) else rows
+
+
+def _rows_cost_more(space: Space, rows: Axis) -> bool:
+    """Whether what is computed once a row, which lanes along the columns would not share, costs
+    more than to gather the elements of many rows at a time."""
+    mask = _mask(space.columns)
+    costly = sum(
+        n.op in COSTLY and n.dims & rows.mask > 0 and not n.dims & mask for n in space.order
+    )
+    gathers = sum(
+        n.op == "load" and bool(n.dims & mask) and rows.stride(n.attr[1]) not in (0, 1)
+        for n in space.order
+    )
+    return costly * COSTLY_LANES > gathers * math.prod(axis.extent for axis in space.columns)
 
 
 def _widest(space: Space) -> int:

@@ -214,11 +214,6 @@ def cached(jaxpr: Jaxpr, key: Hashable, make: Callable[[], Any]) -> Any:
     return jaxpr._cache[key]
 
 
-def closed(jaxpr: Jaxpr) -> Jaxpr:
-    """`jaxpr.closed()`, always the same object."""
-    return cached(jaxpr, "closed", jaxpr.closed) if jaxpr.captured else jaxpr
-
-
 def rearranged(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> Jaxpr:
     """The program with some of its inputs and outputs, by position, in another order."""
     return Jaxpr(

@@ -11,7 +11,6 @@ from xcube.ir import Equation, Jaxpr, Literal, Var, effects_of
 from xcube.primitives.kinds import add
 from xcube.transforms.control.bodies import (
     Flags,
-    closed,
     either,
     needed,
     picked,
@@ -59,7 +58,7 @@ def part(
     consts and carries, as many as `num_linear` says, then xs. A residual that is the same in every
     step is saved once; the others are stacked, unless they are xs or ys.
     """
-    captured, known = known.consts, closed(known)
+    captured, known = known.consts, known.closed()
     consts, carry, xs = split_at(known.inputs, len(captured) + num_consts, num_carry)
     unchanging, fixed = _unchanging(known, consts)
     wanted = set(residuals)
@@ -177,7 +176,7 @@ def _needed_carry(jaxpr: Jaxpr, nonzero: Flags, num_consts: int, num_carry: int)
 def _with_sums(back: Jaxpr, num_known: tuple[int, int], num_carry: int, num_sums: int) -> Jaxpr:
     """A transposed body, (known consts, known xs, cotangents of carries and of ys) -> (cotangents
     of consts, carries, xs), that adds up the cotangents of consts in further carries."""
-    captured, jaxpr = len(back.captured), closed(back)
+    captured, jaxpr = len(back.captured), back.closed()
     consts, xs, carry, ys = split_at(jaxpr.inputs, captured + num_known[0], num_known[1], num_carry)
     terms, carry_out, x_out = split_at(jaxpr.outputs, num_sums, num_carry)
     sums, totals, equations = [], [], []

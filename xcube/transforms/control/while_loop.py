@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from xcube.ir import Aval, Axis, Jaxpr, Primitive, Var, at_user_line
+from xcube.primitives.bits import bitwise_and
 from xcube.primitives.lowered import Structured
 from xcube.primitives.reduce import reduce_or
 from xcube.primitives.select import select
@@ -21,7 +22,6 @@ from xcube.transforms.control.bodies import (
     Flags,
     cached,
     carried,
-    closed,
     rearranged,
     settled,
     split_at,
@@ -61,9 +61,9 @@ def bind_while(
         *cond_consts,
         *body_consts,
         *carry,
-        cond_jaxpr=closed(cond_jaxpr),
+        cond_jaxpr=cond_jaxpr.closed(),
         cond_nconsts=len(cond_consts),
-        body_jaxpr=closed(body_jaxpr),
+        body_jaxpr=body_jaxpr.closed(),
         body_nconsts=len(body_consts),
     )
 
@@ -216,7 +216,8 @@ def _while_any(
         consts, more, (now,), before = split_at(args, num_test, num_body, 1)
         results = evaluate(body, [*[now] * guarded, *more, *before])
         after = [_select_rows(now, new, old) for new, old in zip(results, before, strict=True)]
-        return [*evaluate(test, [*consts, *after]), *after]
+        (wanted,) = evaluate(test, [*consts, *after])
+        return [bitwise_and(now, wanted), *after]
 
     any_active = stage(lambda now, *_: [reduce_or(now, (0,))], [active, *carry], test.name)
     return any_active, stage(step, [*test_consts, *body_consts, active, *carry], body.name)
