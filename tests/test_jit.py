@@ -29,7 +29,8 @@ class Counted:
 
 def compiled_kernels() -> int:
     """How many native kernels this process has."""
-    return len(default_device()._code._addresses)
+    device: Any = default_device()
+    return len(device._code._addresses)
 
 
 # tracing --------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def test_a_donated_array_is_deleted_and_its_memory_is_the_result() -> None:
     assert z.unsafe_buffer_pointer() == pointer
     assert float(z[0]) == 3
     with pytest.raises(RuntimeError, match="donat"):
-        x + 1
+        _ = x + 1
 
 
 def test_a_donated_state_needs_no_second_copy() -> None:
@@ -301,13 +302,14 @@ def test_an_array_both_donated_and_passed_plainly_is_read_whole() -> None:
 def test_numbers_can_be_donated_again_and_again() -> None:
     f = xcube.jit(lambda x: x + 1, donate_argnums=0)
     assert [float(f(1.0)) for _ in range(3)] == [2, 2, 2]
-    jnp.asarray(1.0).delete()
+    number: Any = jnp.asarray(1.0)
+    number.delete()
     assert float(jnp.asarray(1.0) + 1.0) == 2
 
 
 def test_donation_under_a_transform_changes_nothing() -> None:
     f = xcube.jit(lambda x: (x * x).sum(), donate_argnums=0)
-    x = jnp.arange(3.0)
+    x: Any = jnp.arange(3.0)
     np.testing.assert_array_equal(xcube.grad(f)(x), [0, 2, 4])
     assert not x.is_deleted()
 

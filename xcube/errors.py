@@ -66,3 +66,7 @@ class DeviceError(XcubeError, RuntimeError):
 
 class OutOfMemoryError(DeviceError, MemoryError):
     """A device could not supply the memory that a program needs."""
+
+
+class ExportError(XcubeError, ValueError):
+    """A program cannot be exported, or bytes are no exported program that can be read here."""

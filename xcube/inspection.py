@@ -13,11 +13,14 @@ from typing import Any
 from xcube.errors import DeviceError
 from xcube.ir import Jaxpr
 from xcube.lowering import lower
+from xcube.lowering.cost import program_cost
 from xcube.lowering.cube import text
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Device
 from xcube.lowering.program import Program
+from xcube.primitives.cost import Cost
+from xcube.trace import EVAL, set_current
 from xcube.transforms.jit import Jitted, jit
 
 _SYMBOL = "kernel"
@@ -70,6 +73,13 @@ class Inspection:
     device: Device
 
     @cached_property
+    def cost(self) -> Cost:
+        """Operations of the simplified program, and bytes that its launches read and write; of a
+        while loop those of one turn."""
+        with set_current(EVAL):
+            return program_cost(self.jaxpr, self.program, self.device.facts())
+
+    @cached_property
     def kernels(self) -> tuple[InspectedKernel, ...]:
         """The different kernels of the program, in the order of their first launch."""
         counts = [launch.kernel for launch in self.program.launches]
@@ -95,8 +105,8 @@ def inspect(fun: Callable[..., Any]) -> Callable[..., Inspection]:
     """A function of fun's arguments that shows how fun is computed for them, without computing it.
 
     The arguments may be arrays or anything with shape and dtype. A jitted function keeps its
-    static and donated arguments. The result has `.jaxpr`, `.program` and `.kernels`, each kernel
-    with `.cube`, `.source` and `.assembly`.
+    static and donated arguments. The result has `.jaxpr`, `.program`, `.cost` and `.kernels`, each
+    kernel with `.cube`, `.source` and `.assembly`.
 
     >>> import xcube.numpy as jnp
     >>> found = inspect(lambda x: jnp.exp(x) * 2.0)(jnp.ones(1000))
@@ -105,6 +115,8 @@ def inspect(fun: Callable[..., Any]) -> Callable[..., Inspection]:
         b:f32[1000] = exp a
         c:f32[1000] = mul b 2.0:f32[]
       in (c,) }
+    >>> found.cost
+    Cost(flops=1000, transcendentals=1000, nbytes=8000, loops=0)
     >>> len(found.kernels)
     1
     >>> "fmul" in found.kernels[0].source
@@ -115,7 +127,9 @@ def inspect(fun: Callable[..., Any]) -> Callable[..., Inspection]:
     def inspector(*args: Any, **kwargs: Any) -> Inspection:
         _, entry = jitted._entry(args, kwargs, abstract_only=True)
         device = default_device()
-        return Inspection(entry.jaxpr, lower(entry.jaxpr, device, entry.donated), device)
+        with set_current(EVAL):
+            program = lower(entry.jaxpr, device, entry.donated)
+        return Inspection(entry.jaxpr, program, device)
 
     return inspector
 

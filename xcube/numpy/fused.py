@@ -15,7 +15,7 @@ from xcube.array import DeviceArray
 from xcube.ir import Aval, Jaxpr
 from xcube.numpy.operands import scalar
 from xcube.trace import EVAL, bind, current_trace, stage
-from xcube.transforms.jit import jit_p
+from xcube.transforms.call import jit_p
 
 _PROGRAM_LIMIT = 8192
 _SCALAR_LIMIT = 4096

@@ -35,7 +35,7 @@ from xcube.primitives.select import select
 from xcube.primitives.shape import broadcast_in_dim, full, reshape
 from xcube.primitives.windows import GatherDimensionNumbers
 from xcube.trace import EVAL, bind, current_trace, stage
-from xcube.transforms.jit import jit_p
+from xcube.transforms.call import jit_p
 
 PLAN_LIMIT = 8192
 

@@ -1,97 +1,30 @@
 """jit: trace once per signature, compile, call. Inside another trace a jitted function is one
-equation that holds its jaxpr; lowering inlines it. The one door from transforms to lowering."""
+equation that holds its jaxpr (call.py); what a signature became is an entry (entry.py)."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
-import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from xcube import config, tree
 from xcube.array import Array, DeviceArray
-from xcube.ir import Aval, Jaxpr, Linear, Primitive, at_user_line
-from xcube.lowering import Executable, compile
-from xcube.lowering.device import default_device
-from xcube.primitives.lowered import Inline
-from xcube.trace import EVAL, Tracer, bind, current_trace, set_current
+from xcube.errors import DeviceError
+from xcube.ir import Aval, Jaxpr, at_user_line
+from xcube.stages import Lowered, ShapeDtypeStruct, Traced, check_compiler_options
+from xcube.trace import EVAL, StagingTrace, Tracer, current_trace, evaluate, owner
 from xcube.transforms.arguments import (
     FlatCall,
     abstract,
     as_leaf,
     check_callable,
+    is_array_like,
     stage_flat,
 )
-from xcube.transforms.linearize import linearize_jaxpr
-from xcube.transforms.transpose import transpose_jaxpr
-from xcube.transforms.vmap import batch_jaxpr
-
-# the primitive --------------------------------------------------------------------------------
-
-
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str) -> Any:
-    nonzero = tuple(tangent is not None for tangent in tangents)
-    known, linear, out_nonzero, forwarded = linearize_jaxpr(jaxpr, nonzero)
-    results = bind(jit_p, *primals, jaxpr=known, name=name)
-    outs, fresh = results[: len(jaxpr.outputs)], iter(results[len(jaxpr.outputs) :])
-    residuals = [primals[p] if p >= 0 else next(fresh) for p in forwarded]
-    given = [tangent for tangent in tangents if tangent is not None]
-    out_tangents = iter(bind(jit_p, *residuals, *given, jaxpr=linear, name=name))
-    return outs, [next(out_tangents) if flag else None for flag in out_nonzero]
-
-
-def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[Any]:
-    linear = tuple(isinstance(arg, Linear) for arg in args)
-    nonzero = tuple(ct is not None for ct in cts)
-    transposed, flags = transpose_jaxpr(jaxpr, linear, nonzero)
-    known = [arg for arg, flag in zip(args, linear, strict=True) if not flag]
-    given = [ct for ct in cts if ct is not None]
-    results = iter(bind(jit_p, *known, *given, jaxpr=transposed, name=name))
-    found = iter([next(results) if flag else None for flag in flags])
-    return [next(found) if flag else None for flag in linear]
-
-
-def _batch(
-    size: int, args: Sequence[Any], batched: Sequence[bool], *, jaxpr: Jaxpr, name: str
-) -> tuple[list[Any], Sequence[bool]]:
-    batched_jaxpr, flags = batch_jaxpr(jaxpr, size, tuple(batched))
-    return bind(jit_p, *args, jaxpr=batched_jaxpr, name=name), flags
-
-
-jit_p = Primitive(
-    "jit",
-    abstract=lambda *avals, jaxpr, name: jaxpr.out_avals,
-    jvp=_jvp,
-    transpose=_transpose,
-    batch=_batch,
-    lower=Inline(),
-    multiple=True,
-)
-
-
-# the function ---------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One signature of a jitted function: its closed jaxpr, the constants that it captured, the
-    structure of its result, and, once it was called, its executable. It is open if it captured
-    tracers: then it can only be bound, and is of no use to later calls."""
-
-    jaxpr: Jaxpr
-    constants: list[Any]
-    out_tree: Any
-    donated: tuple[bool, ...]
-    is_open: bool
-    device: Any = None
-    executable: Executable | None = None
-    constant_buffers: list[Any] | None = None
+from xcube.transforms.collectives import bound_axes
+from xcube.transforms.entry import Entry
 
 
 class Jitted:
@@ -104,26 +37,29 @@ class Jitted:
         static_argnames: tuple[str, ...],
         donate_argnums: tuple[int, ...],
         donate_argnames: tuple[str, ...],
+        inline: bool = False,
     ) -> None:
-        functools.update_wrapper(self, fun)
+        functools.update_wrapper(self, fun, updated=())
+        attributes = getattr(fun, "__dict__", {})
+        vars(self).update({k: v for k, v in attributes.items() if not hasattr(Jitted, k)})
         self._fun = fun
         self._name = getattr(fun, "__name__", type(fun).__name__)
         self._static_argnums, self._static_argnames = static_argnums, static_argnames
         self._donate_argnums, self._donate_argnames = donate_argnums, donate_argnames
         options = (static_argnums, static_argnames, donate_argnums, donate_argnames)
         self._cache = _cache_of(fun, options)
-        self._lock = threading.RLock()
+        self._inline = inline
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if config.current.disable_jit:
             return self._fun(*args, **kwargs)
         leaves, entry = self._entry(args, kwargs)
         if entry.is_open or current_trace() is not EVAL:
-            return self._bind(entry, leaves)
+            return self._traced(entry, leaves)
         for leaf in leaves:
             if type(leaf) is not DeviceArray:
-                return self._bind(entry, leaves)
-        return self._run(entry, leaves)
+                return self._traced(entry, leaves)
+        return entry.run(leaves)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -131,13 +67,20 @@ class Jitted:
     def __repr__(self) -> str:
         return f"<jitted {self._name}>"
 
-    # JAX's stages and cache controls
+    # stages and cache controls
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The function traced for these arguments: arrays, or things with shape and dtype such as
+        `ShapeDtypeStruct`."""
+        return Traced(self._entry(args, kwargs, abstract_only=True)[1])
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The function traced and lowered for these arguments, as by `trace(...).lower()`."""
+        return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running."""
-        _, entry = self._entry(args, kwargs, abstract_only=True)
-        shapes = [ShapeDtypeStruct.of(aval) for aval in entry.jaxpr.out_avals]
-        return tree.unflatten(entry.out_tree, shapes)
+        return self.trace(*args, **kwargs).out_info
 
     def jaxpr(self, *args: Any, **kwargs: Any) -> Jaxpr:
         """The jaxpr of this signature, captured constants as leading inputs."""
@@ -169,7 +112,7 @@ class Jitted:
             avals = tuple([leaf.aval for leaf in leaves])
         settings = config.current
         modes = (settings.enable_x64, settings.numpy_dtype_promotion, settings.device)
-        key = (treedef, avals, static_key, modes)
+        key = (treedef, avals, static_key, modes, bound_axes())
         if (entry := self._cache.get(key)) is None:
             entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
         return leaves, entry
@@ -185,7 +128,8 @@ class Jitted:
         constants = jaxpr.consts
         is_open = any(isinstance(value, Tracer) for value in constants)
         flags = (False,) * len(constants) + donated
-        entry = Entry(jaxpr.closed(), constants, out_tree, flags, is_open)
+        closed, name = jaxpr.closed(), self._name
+        entry = Entry(name, closed, constants, call.treedef, out_tree, flags, is_open)
         return entry if is_open else self._cache.setdefault(key, entry)
 
     def _donated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
@@ -219,59 +163,11 @@ class Jitted:
         typed = tuple(type(v) for v in (*static.values(), *named.values()))
         return dynamic, rest, (key, typed), fun
 
-    def _bind(self, entry: Entry, leaves: list[Any]) -> Any:
-        outs = bind(jit_p, *entry.constants, *leaves, jaxpr=entry.jaxpr, name=self._name)
-        return tree.unflatten(entry.out_tree, outs)
-
-    def _run(self, entry: Entry, leaves: list[DeviceArray]) -> Any:
-        if entry.executable is None:
-            self._compile(entry)
-        buffers = [*entry.constant_buffers, *[leaf.buffer for leaf in leaves]]  # type: ignore[misc]
-        if True in entry.donated:
-            buffers = self._donate(entry, leaves, buffers)
-        results = entry.executable(buffers)  # type: ignore[misc]
-        device = entry.device
-        outs = [
-            DeviceArray(aval, buffer, device)
-            for aval, buffer in zip(entry.jaxpr.out_avals, results, strict=True)
-        ]
-        return tree.unflatten(entry.out_tree, outs)
-
-    def _compile(self, entry: Entry) -> None:
-        with self._lock, set_current(EVAL):
-            if entry.executable is not None:
-                return
-            entry.device = default_device()
-            entry.constant_buffers = [value.buffer for value in entry.constants]
-            entry.executable = compile(entry.jaxpr, entry.device, entry.donated)
-
-    def _donate(self, entry: Entry, leaves: list[DeviceArray], buffers: list[Any]) -> list[Any]:
-        """Take the donated buffers from their arrays. A buffer that somebody else holds (another
-        array, a NumPy view) is copied, so that nobody sees it change."""
-        first = len(entry.constants)
-        given = [leaf for leaf, flag in zip(leaves, entry.donated[first:], strict=True) if flag]
-        if len({id(leaf) for leaf in given}) < len(given):
-            raise ValueError(
-                f"{self._name}: one array was passed in two donated arguments.{at_user_line()}"
-            )
-        for number, leaf in enumerate(leaves):
-            if not entry.donated[first + number]:
-                continue
-            leaf._buffer = None
-            if _holders(buffers, first + number) > _ALONE:
-                buffers[first + number] = entry.device.from_host(_bytes(buffers[first + number]))
-        return buffers
-
-
-def _holders(values: list[Any], position: int) -> int:
-    return sys.getrefcount(values[position])
-
-
-_ALONE = _holders([object()], 0)  # of a value that only its list holds
-
-
-def _bytes(buffer: Any) -> np.ndarray:
-    return buffer.numpy((buffer.nbytes,), np.dtype(np.uint8))
+    def _traced(self, entry: Entry, leaves: list[Any]) -> Any:
+        operands = [*entry.constants, *leaves]
+        if self._inline and isinstance(owner(operands), StagingTrace):
+            return tree.unflatten(entry.out_tree, evaluate(entry.jaxpr, operands))
+        return entry.bind(leaves)
 
 
 def _check_hashable(name: str, where: Any, value: Any) -> None:
@@ -303,65 +199,39 @@ def clear_caches() -> None:
             cache.clear()
 
 
-class ShapeDtypeStruct:
-    """Shape and dtype of an array that need not exist."""
-
-    __slots__ = ("dtype", "shape", "weak_type")
-
-    def __init__(self, shape: Sequence[int], dtype: Any, weak_type: bool = False) -> None:
-        aval = Aval(tuple(shape), dtype, weak_type)
-        self.shape, self.dtype, self.weak_type = aval.shape, aval.dtype, aval.weak_type
-
-    @classmethod
-    def of(cls, aval: Aval) -> ShapeDtypeStruct:
-        return cls(aval.shape, aval.dtype, aval.weak_type)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return Aval(self.shape, self.dtype).size
-
-    def __repr__(self) -> str:
-        weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> Any:
-        return self.shape, self.dtype, self.weak_type
-
-
 def jit(
     fun: Callable[..., Any] | None = None,
+    /,
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    inline: bool = False,
+    in_shardings: None = None,
+    out_shardings: None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
     keep_unused: bool = False,
+    device: None = None,
+    backend: None = None,
+    inline: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile a function: it is traced once per signature (structure, shapes, dtypes of the
     arguments and values of the static ones) and runs as one program.
 
     `donate_argnums`: arguments whose buffers the results may take over; the arrays passed are
-    deleted. `inline` and `keep_unused` are accepted for compatibility: nested calls are always
-    inlined by lowering. Raises ValueError for static arguments that cannot be hashed.
+    deleted. `inline`: inside another traced function it leaves its equations, not one call; it
+    runs the same. `keep_unused` is accepted: arguments are always kept. Shardings, device and
+    backend must be None, and there are no compiler options: a program runs on the device of its
+    arguments. Raises ValueError for static arguments that cannot be hashed or are donated too,
+    DeviceError for what must be None.
 
     >>> import xcube.numpy as jnp
     >>> jit(lambda x: x + 1)(jnp.arange(3))
     Array([1, 2, 3], dtype=int32)
     """
-    if fun is not None:
-        check_callable("jit", fun)
+    places = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    _check_places({**places, "device": device, "backend": backend})
+    check_compiler_options(compiler_options)
     if fun is None:
         return functools.partial(
             jit,
@@ -369,13 +239,41 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
+            inline=inline,
         )
+    check_callable("jit", fun)
     static = _by_both(fun, _tuple(static_argnums), _tuple(static_argnames))
     donated = _by_both(fun, _tuple(donate_argnums), _tuple(donate_argnames))
-    return Jitted(fun, *static, *donated)
+    _check_apart(fun, static, donated)
+    return Jitted(fun, *static, *donated, inline)
+
+
+def _check_places(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise DeviceError(
+                f"jit: {name} must be None, for a program runs on the one device of its arguments; "
+                f"got {value!r}.{at_user_line()} Move the arguments with device_put."
+            )
+
+
+def _check_apart(
+    fun: Callable[..., Any],
+    static: tuple[tuple[int, ...], tuple[str, ...]],
+    donated: tuple[tuple[int, ...], tuple[str, ...]],
+) -> None:
+    both = [*(set(static[0]) & set(donated[0])), *(set(static[1]) & set(donated[1]))]
+    if both:
+        called = getattr(fun, "__name__", type(fun).__name__)
+        raise ValueError(
+            f"jit: an argument cannot be both static and donated; got {both[0]!r} of {called} in "
+            f"both.{at_user_line()}"
+        )
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
     return (value,) if isinstance(value, int | str) else tuple(value)
 
 
@@ -429,7 +327,9 @@ def _check_declared(
 
 
 def make_jaxpr(
-    fun: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int] | None = None,
+    return_shape: bool = False,
 ) -> Callable[..., Any]:
     """A function that gives the jaxpr of fun for its arguments (arrays, or things with shape and
     dtype).
@@ -462,3 +362,21 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     call = FlatCall(fun, *tree.flatten((args, kwargs)))
     jaxpr, out_tree = stage_flat(call, [abstract(leaf) for leaf in call.leaves])
     return tree.unflatten(out_tree, [ShapeDtypeStruct.of(aval) for aval in jaxpr.out_avals])
+
+
+def typeof(x: Any) -> Aval:
+    """The type of an array or number: shape, dtype and whether the dtype is weak.
+
+    Raises TypeError for what is neither.
+
+    >>> import xcube.numpy as jnp
+    >>> typeof(jnp.ones((2, 3)))
+    ShapedArray(float32[2,3])
+    """
+    if isinstance(x, Array):
+        return x.aval
+    if not is_array_like(x):
+        raise TypeError(
+            f"typeof: takes an array or a number; got {type(x).__name__}.{at_user_line()}"
+        )
+    return abstract(x)
