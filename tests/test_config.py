@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 import xcube
 import xcube.numpy as jnp
-from xcube import config
+from xcube import config, flags
 
 
 @pytest.fixture(autouse=True)
@@ -164,9 +165,9 @@ def test_values_are_checked(name: str, value: object, message: str) -> None:
 
 
 def test_log_takes_a_text_or_a_collection() -> None:
-    for value in ("jaxpr, llvm", ["llvm", "jaxpr"], frozenset({"jaxpr", "llvm"})):
+    for value in ("jaxpr, source", ["source", "jaxpr"], frozenset({"jaxpr", "source"})):
         with config.using(log=value):
-            assert config.current.log == frozenset({"jaxpr", "llvm"})
+            assert config.current.log == frozenset({"jaxpr", "source"})
 
 
 def test_settings_cannot_be_assigned() -> None:
@@ -188,7 +189,7 @@ def test_current_prints_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
     [
-        ("XCUBE_LOG", "foo", "some of jaxpr, simplify, program, cube, llvm, cache"),
+        ("XCUBE_LOG", "foo", "some of jaxpr, simplify, program, cube, source, cache"),
         ("XCUBE_THREADS", "abc", "a whole number, 0 or more"),
         ("XCUBE_THREADS", "-1", "a whole number, 0 or more"),
         ("XCUBE_ENABLE_X64", "maybe", "one of 1, true, yes, on or 0, false, no, off"),
@@ -196,6 +197,9 @@ def test_current_prints_what_is_in_force() -> None:
         ("XCUBE_DISABLE_JIT", "2", "one of 1, true, yes, on or 0, false, no, off"),
         ("XCUBE_CHECK", "2", "one of 1, true, yes, on or 0, false, no, off"),
         ("XCUBE_NUMPY_DTYPE_PROMOTION", "loose", "one of standard, strict"),
+        ("XCUBE_CHECK_TRACER_LEAKS", "2", "one of 1, true, yes, on or 0, false, no, off"),
+        ("XCUBE_LOG_COMPILES", "2", "one of 1, true, yes, on or 0, false, no, off"),
+        ("XCUBE_DEFAULT_MATMUL_PRECISION", "exact", f"one of {', '.join(config.PRECISIONS)}"),
     ],
 )
 def test_a_wrong_variable_is_named(
@@ -245,3 +249,115 @@ def test_the_own_variable_goes_before_that_of_jax(monkeypatch: pytest.MonkeyPatc
     assert config.from_environment().enable_x64
     monkeypatch.setenv("XCUBE_ENABLE_X64", "0")
     assert not config.from_environment().enable_x64
+
+
+# flags of JAX ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "setting", "expected"),
+    [
+        ("jax_enable_x64", True, "enable_x64", True),
+        ("jax_debug_nans", True, "debug_nans", True),
+        ("jax_debug_infs", True, "debug_infs", True),
+        ("jax_disable_jit", True, "disable_jit", True),
+        ("jax_check_tracer_leaks", True, "check_tracer_leaks", True),
+        ("jax_log_compiles", True, "log_compiles", True),
+        ("jax_enable_checks", True, "check", True),
+        ("jax_numpy_dtype_promotion", "strict", "numpy_dtype_promotion", "strict"),
+        ("jax_default_matmul_precision", "float32", "default_matmul_precision", "float32"),
+        ("jax_default_matmul_precision", None, "default_matmul_precision", None),
+        ("jax_compilation_cache_dir", "folder", "cache", "folder"),
+        ("jax_compilation_cache_dir", None, "cache", ""),
+        ("jax_platforms", "cpu", "device", "cpu"),
+        ("jax_platforms", "gpu, cpu", "device", "cuda"),
+        ("jax_platform_name", None, "device", ""),
+        ("jax_default_device", "cpu", "device", "cpu"),
+    ],
+)
+def test_flags_of_jax_mean_settings(flag: str, value: object, setting: str, expected: str) -> None:
+    with config.using(**{flag: value}):
+        assert getattr(config.current, setting) == config.read(flag) == expected
+    config.update(flag, value)
+    assert getattr(config.current, setting) == expected
+    assert getattr(config, flag) == expected
+
+
+def test_a_device_is_a_value_of_the_default_device() -> None:
+    config.update("jax_default_device", jnp.ones(2).device)
+    assert config.current.device == jnp.ones(2).device.name
+
+
+def test_the_flags_that_research_code_sets_are_taken() -> None:
+    for flag, value in {
+        "jax_traceback_filtering": "off",
+        "jax_threefry_partitionable": True,
+        "jax_default_prng_impl": "threefry2x32",
+        "jax_numpy_rank_promotion": "allow",
+        "jax_transfer_guard": "allow",
+        "jax_enable_compilation_cache": False,
+        "jax_persistent_cache_min_compile_time_secs": 0.5,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_raise_persistent_cache_errors": True,
+        "jax_explain_cache_misses": True,
+        "jax_softmax_custom_jvp": True,
+        "jax_optimization_level": "O1",
+        "jax_dump_ir_to": None,
+        "jax_cpu_enable_async_dispatch": False,
+    }.items():
+        config.update(flag, value)
+        assert config.read(flag) == getattr(config, flag) == value
+        with config.using(**{flag: value}):
+            pass
+    assert config.read("jax_debug_log_modules") is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("jax_numpy_rank_promotion", "raise", "must be 'allow', which is what happens here"),
+        ("jax_debug_key_reuse", True, "must be False, which is what happens here"),
+        ("jax_num_cpu_devices", 8, "must be 1, which is what happens here"),
+        ("jax_default_prng_impl", "rbg", "must be 'threefry2x32'"),
+        ("jax_threefry_partitionable", 1, "must be True"),
+        ("jax_traceback_filtering", 3, "must be of type str or None; got 3"),
+        ("jax_enable_compilation_cache", 1, "must be of type bool; got 1"),
+        ("jax_compilation_cache_max_size", True, "must be of type int; got True"),
+        ("jax_enable_x64", 1, r"enable_x64 must be one of \(False, True\); got 1"),
+        ("jax_default_matmul_precision", "exact", "default_matmul_precision must be one of"),
+        ("jax_platforms", 3, "device must be a string; got 3"),
+    ],
+)
+def test_values_that_flags_cannot_have_are_refused(flag: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.update(flag, value)
+    with pytest.raises(ValueError, match=message), config.using(**{flag: value}):
+        pass
+
+
+@pytest.mark.parametrize("flag", ["jax_colour", "jax_", "colour"])
+def test_an_unknown_flag_is_an_attribute_error(flag: str) -> None:
+    for use in (
+        lambda: config.update(flag, 1),
+        lambda: config.read(flag),
+        lambda: getattr(config, flag),
+    ):
+        with pytest.raises(AttributeError, match=flag):
+            use()
+
+
+@pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="flags come and go")
+def test_all_flags_that_are_known_are_flags_of_jax() -> None:
+    ours = {*flags.WITHOUT_EFFECT, *flags.FIXED, *flags.RENAMED}
+    assert ours - set(jax.config.values) == set()
+
+
+@pytest.mark.parametrize("name", ["DISABLE_JIT", "DEBUG_NANS", "DEFAULT_MATMUL_PRECISION"])
+def test_variables_of_jax_are_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    text = "highest" if name == "DEFAULT_MATMUL_PRECISION" else "1"
+    monkeypatch.delenv(f"XCUBE_{name}", raising=False)
+    monkeypatch.setenv(f"JAX_{name}", text)
+    assert getattr(config.from_environment(), name.lower()) in (True, "highest")
+    monkeypatch.setenv(f"JAX_{name}", "nonsense")
+    with pytest.raises(ValueError, match=f"config: JAX_{name} must be one of"):
+        config.from_environment()

@@ -27,13 +27,15 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A room may import those of its own floor and of the floors above it in this list.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("config", "errors", "dtypes", "dlpack", "tree", "tree_util"),
+    ("config", "errors", "flags", "scopes", "dtypes", "dlpack", "tree", "tree_util"),
     ("ir",),
     ("array", "trace"),
     ("primitives",),
     ("transforms", "lowering"),
-    ("transforms.jit", "eager"),
-    ("numpy", "lax", "random", "operators", "runtime", "inspection"),
+    ("transforms.entry", "transforms.jit", "transforms.fwd_and_bwd", "stages", "eager"),
+    ("ad_checkpoint", "numpy", "lax", "random", "operators", "runtime", "inspection"),
+    ("flatten_util", "settings"),
+    ("callbacks", "custom_batching", "custom_derivatives", "debug", "experimental", "export"),
     ("nn", "optim"),
     ("demo", "__main__"),
 )
@@ -48,7 +50,6 @@ CLOSED_DOORS = (
     ("lowering.cube", "array"),
     ("lowering.emit", "ir"),
     ("lowering.emit", "lowering.device"),
-    ("lowering.device", "lowering.emit"),
     ("lowering.device", "lowering.kernels"),
     ("lowering.device", "ir"),
 )
@@ -56,6 +57,8 @@ CLOSED_DOORS = (
 # Imports that must wait until a function runs, each with its reason.
 LATE_IMPORTS = {
     ("lowering.device", "xcube.lowering.device.cpu"): "llvmlite is loaded with the first array",
+    ("lowering.device", "xcube.lowering.device.cuda"): "a backend is loaded when it is asked for",
+    ("lowering.device.cuda_driver", "cuda.bindings.driver"): "the extra `cuda`, with the first GPU",
     ("demo.command", "xcube.demo.plot"): "matplotlib is of the extra `train`",
 }
 
@@ -63,6 +66,7 @@ IMPORTERS = ("__import__", "import_module", "importlib.import_module")
 
 LIMIT = 600
 LONG_FILES = {
+    "lax.py": "one line per name",
     "numpy/elementwise.py": "one documented function per ufunc",
     "numpy/creation.py": "one documented function per name",
     "numpy/reductions.py": "one documented function per name",
@@ -232,6 +236,10 @@ def primitives_of(jaxpr: Jaxpr) -> set[str]:
     return names.union(*(primitives_of(sub) for eqn in jaxpr.equations for sub in subjaxprs(eqn)))
 
 
+# Primitives that call Python, for which no oracle of arrays can stand: test_callbacks.py.
+CALLBACKS = {"pure_callback", "io_callback", "debug_callback"}
+
+
 def test_every_primitive_has_a_row() -> None:
     tables = [importlib.import_module(path.stem) for path in Path(__file__).parent.glob("ops_*.py")]
     covered: set[str] = set()
@@ -239,7 +247,7 @@ def test_every_primitive_has_a_row() -> None:
         for sample in row.samples:
             arguments = sample(np.random.default_rng(0))
             covered |= primitives_of(make_jaxpr(row.function)(*arguments))
-    assert set(primitives_defined()) - covered == set()
+    assert set(primitives_defined()) - covered == CALLBACKS
 
 
 # the README -----------------------------------------------------------------------------------
@@ -248,9 +256,7 @@ README = ROOT.parent.joinpath("README.md").read_text(encoding="utf-8")
 
 # What the README says is not there yet. A name that comes into being leaves both lists.
 MISSING = (
-    *("lax.scan", "lax.while_loop", "lax.fori_loop", "lax.cond", "lax.switch", "lax.psum"),
-    *("checkpoint", "remat", "custom_jvp", "custom_vjp", "jacfwd", "jacrev", "hessian"),
-    *("debug", "profiler", "scipy", "numpy.fft"),
+    *("profiler", "scipy", "numpy.fft"),
     *("random.gamma", "random.beta", "random.dirichlet", "random.poisson", "random.binomial"),
     "random.t",
 )

@@ -587,6 +587,33 @@ def test_structures_of_tuples_and_leaves(jax_util):
         assert tree.is_tree_node(node_type) == jax_util.is_tree_node(node_type) or node_type is Pair
 
 
+def test_the_registry_agrees_with_jax(jax_util):
+    mine, theirs = tree_util.default_registry, jax_util.default_registry
+    for value in ({"b": (1, 2), "a": 3}, (1, [2]), None, 1):
+        assert mine.is_node(type(value)) == theirs.is_node(type(value))
+        for method in ("flatten_one_level", "flatten_one_level_with_keys"):
+            one, other = getattr(mine, method)(value), getattr(theirs, method)(value)
+            assert str(one and (*one[0], one[1])) == str(other and (*other[0], other[1]))
+        assert mine.flatten(value)[0] == theirs.flatten(value)[0]
+        assert str(mine.flatten_with_path(value)[0]) == str(theirs.flatten_with_path(value)[0])
+    assert mine.flatten([1, [2]], lambda x: x == [2])[0] == [1, [2]]
+    assert mine.flatten_with_path([1, [2]], lambda path, x: x == [2])[0][1][1] == [2]
+
+
+def test_the_registry_registers():
+    class Both:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+    class Fields(Both):
+        pass
+
+    registry = tree_util.default_registry
+    registry.register_node(Both, lambda b: ((b.x, b.y), None), lambda _, xs: Both(*xs))
+    registry.register_dataclass_node(Fields, ["x"], ["y"])
+    assert tree.leaves((Both(1, 2), Fields(3, 4))) == [1, 2, 3]
+
+
 def test_keys_of_a_path_may_be_anything(jax_util):
     for arguments in ({}, {"simple": True, "separator": "/"}):
         mine = tree.keystr((tree.DictKey("a"), "x", 3), **arguments)
@@ -595,5 +622,5 @@ def test_keys_of_a_path_may_be_anything(jax_util):
 
 def test_tree_util_has_the_names_of_jax_and_the_functions_of_tree(jax_util):
     missing = {name for name in dir(jax_util) if name[0] != "_"} - set(tree_util.__all__)
-    assert missing <= {"KeyEntry", "default_registry"}
+    assert missing == set()
     assert tree_util.tree_map is tree.map and tree_util.PyTreeDef is tree.TreeDef

@@ -1,5 +1,7 @@
 """Settings, read once from the environment. `update` changes them for the process, `using` for the
-current thread inside a `with` block; `current` shows those in force where it is read."""
+current thread inside a `with` block; `current` shows those in force where it is read. JAX's flags
+are taken too: those that mean something here under the setting that they mean, the others for what
+they are by default."""
 
 from __future__ import annotations
 
@@ -10,8 +12,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+from xcube import flags
+
 STAGES = ("jaxpr", "simplify", "program", "cube", "source", "cache")  # what `log` may name
 PROMOTIONS = ("standard", "strict")
+PRECISIONS = (
+    *("default", "fastest", "bfloat16", "high", "bfloat16_3x", "tensorfloat32"),
+    *("highest", "float32"),
+)
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
@@ -23,8 +31,11 @@ class Settings:
 
     `enable_x64`: 64-bit default dtypes. `numpy_dtype_promotion`: "standard" or "strict".
     `disable_jit`: run jitted functions operation by operation. `debug_nans`, `debug_infs`: raise
-    FloatingPointError where a result holds a NaN or an infinity. `check`: verify both IRs after
-    every stage. `log`: names of the stages to print. `device`: default device, e.g. "cpu".
+    FloatingPointError where a result holds a NaN or an infinity. `check_tracer_leaks`: raise
+    UnexpectedTracerError where a traced value outlives its function. `log_compiles`: log what is
+    compiled. `default_matmul_precision`: of products that name none, None for the device's choice.
+    `check`: verify both IRs after every stage. `log`: names of the stages to print. `device`:
+    default device, e.g. "cpu".
     `cache`: folder of compiled code, "" for the user's cache folder. `threads`: worker threads
     of the CPU device, 0 for all cores.
     """
@@ -34,6 +45,9 @@ class Settings:
     disable_jit: bool = False
     debug_nans: bool = False
     debug_infs: bool = False
+    check_tracer_leaks: bool = False
+    log_compiles: bool = False
+    default_matmul_precision: str | None = None
     check: bool = False
     log: frozenset[str] = frozenset()
     device: str = ""
@@ -49,6 +63,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "disable_jit": (False, True),
     "debug_nans": (False, True),
     "debug_infs": (False, True),
+    "check_tracer_leaks": (False, True),
+    "log_compiles": (False, True),
+    "default_matmul_precision": (None, *PRECISIONS),
     "check": (False, True),
 }
 
@@ -64,11 +81,18 @@ def _refuse(name: str, allowed: str) -> ValueError:
     return ValueError(f"config: {name} must be {allowed}; got {_text(name)!r}.")
 
 
-def _flag(name: str, default: bool = False) -> bool:
+def _flag(name: str) -> bool:
+    """A variable of xcube or, where that is not set, of JAX."""
+    name = _own_or_jax(name)
     text = _text(name).lower()
     if text not in ("", *_ON, *_OFF):
         raise _refuse(name, f"one of {', '.join(_ON)} or {', '.join(_OFF)}")
-    return text in _ON if text else default
+    return text in _ON
+
+
+def _own_or_jax(name: str) -> str:
+    own, jax = f"XCUBE_{name}", f"JAX_{name}"
+    return own if _text(own) or not _text(jax) else jax
 
 
 def _number(name: str) -> int:
@@ -78,9 +102,10 @@ def _number(name: str) -> int:
     return int(text or 0)
 
 
-def _choice(name: str, choices: tuple[str, ...]) -> str:
-    text = _text(name) or choices[0]
-    if text not in choices:
+def _choice(name: str, choices: tuple[str, ...]) -> str | None:
+    name = _own_or_jax(name)
+    text = _text(name) or None
+    if text is not None and text not in choices:
         raise _refuse(name, f"one of {', '.join(choices)}")
     return text
 
@@ -105,12 +130,15 @@ def from_environment() -> Settings:
     'standard'
     """
     return Settings(
-        enable_x64=_flag("XCUBE_ENABLE_X64", _flag("JAX_ENABLE_X64")),
-        numpy_dtype_promotion=_choice("XCUBE_NUMPY_DTYPE_PROMOTION", PROMOTIONS),
-        disable_jit=_flag("XCUBE_DISABLE_JIT"),
-        debug_nans=_flag("XCUBE_DEBUG_NANS"),
-        debug_infs=_flag("XCUBE_DEBUG_INFS"),
-        check=_flag("XCUBE_CHECK"),
+        enable_x64=_flag("ENABLE_X64"),
+        numpy_dtype_promotion=_choice("NUMPY_DTYPE_PROMOTION", PROMOTIONS) or PROMOTIONS[0],
+        disable_jit=_flag("DISABLE_JIT"),
+        debug_nans=_flag("DEBUG_NANS"),
+        debug_infs=_flag("DEBUG_INFS"),
+        check_tracer_leaks=_flag("CHECK_TRACER_LEAKS"),
+        log_compiles=_flag("LOG_COMPILES"),
+        default_matmul_precision=_choice("DEFAULT_MATMUL_PRECISION", PRECISIONS),
+        check=_flag("CHECK"),
         log=_words("XCUBE_LOG", STAGES),
         device=_text("XCUBE_DEVICE"),
         cache=os.environ.get("XCUBE_CACHE", ""),
@@ -144,15 +172,45 @@ _set_process(dataclasses.asdict(from_environment()))
 current: Settings = cast(Settings, _Current())
 
 
-def update(name: str, value: Any) -> None:
-    """Change one setting for the whole process; JAX's `jax_` prefix is accepted.
+_accepted: dict[str, Any] = dict(flags.FIXED)  # flags of JAX that change nothing here
 
-    A `using` block that sets it keeps its own value until it ends. Raises AttributeError if there
-    is no such setting, ValueError if it cannot have the value.
+
+def update(name: str, value: Any) -> None:
+    """Change one setting for the whole process. JAX's flags are taken under their own names.
+
+    A `using` block that sets it keeps its own value until it ends. A flag that JAX's runtime alone
+    has a use for is remembered and changes nothing. Raises AttributeError if there is no such
+    setting or flag, ValueError if it cannot have the value.
 
     >>> update("numpy_dtype_promotion", "standard")
+    >>> update("jax_traceback_filtering", "off")
     """
-    _set_process(_checked("config.update", {name: value}))
+    values = _checked("config.update", {name: value})
+    _set_process(values)
+    if not values:
+        _accepted[name] = value
+
+
+def read(name: str) -> Any:
+    """The value in force of a setting, or of a flag of JAX; None for one that was never set.
+
+    Raises AttributeError if there is no such setting or flag.
+
+    >>> read("jax_enable_x64"), read("jax_default_prng_impl")
+    (False, 'threefry2x32')
+    """
+    if (setting := flags.setting_of(name)) in NAMES:
+        return getattr(current, setting)
+    if name in _accepted or name in flags.WITHOUT_EFFECT:
+        return _accepted.get(name)
+    raise _unknown("config.read", name)
+
+
+def __getattr__(name: str) -> Any:
+    """A flag of JAX as an attribute of this module, e.g. `config.jax_enable_x64`."""
+    if name.startswith("jax_"):
+        return read(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @contextlib.contextmanager
@@ -179,14 +237,22 @@ def using(**changes: Any) -> Iterator[None]:
 
 
 def _checked(operation: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes under xcube's names, if each is one that its setting may have."""
-    values = {name.removeprefix("jax_"): value for name, value in changes.items()}
-    for name, value in values.items():
-        if name not in NAMES:
-            known = ", ".join(NAMES)
-            raise AttributeError(f"{operation}: no setting {name!r}; the settings are {known}.")
-        values[name] = _value(name, value)
+    """The changes under xcube's names, if each is one that its setting may have; flags of JAX that
+    mean no setting are left out."""
+    values = {}
+    for name, value in changes.items():
+        if (setting := flags.setting_of(name)) in NAMES:
+            values[setting] = _value(setting, flags.value_for(name, value))
+        elif not flags.check(name, value):
+            raise _unknown(operation, name)
     return values
+
+
+def _unknown(operation: str, name: str) -> AttributeError:
+    known = ", ".join(NAMES)
+    return AttributeError(
+        f"{operation}: no setting {name!r}; the settings are {known}, and JAX's flags."
+    )
 
 
 def _value(name: str, value: Any) -> Any:
@@ -203,9 +269,8 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _chosen(name: str, value: Any) -> Any:
-    kind, choices = type(CHOICES[name][0]), CHOICES[name]
-    if not isinstance(value, kind) or value not in choices:
-        raise ValueError(f"config: {name} must be one of {choices}; got {value!r}.")
+    if not any(type(value) is type(choice) and value == choice for choice in CHOICES[name]):
+        raise ValueError(f"config: {name} must be one of {CHOICES[name]}; got {value!r}.")
     return value
 
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from xcube import dtypes
+from xcube import dtypes, scopes
 from xcube.errors import JaxprTypeError
 
 Shape = tuple[int, ...]
@@ -78,7 +78,7 @@ class Aval:
 
 
 class Source(NamedTuple):
-    """A place in the user's code."""
+    """A place in the user's code: the function is named below the scopes in force there."""
 
     file: str
     line: int
@@ -91,13 +91,24 @@ class Source(NamedTuple):
 _INSIDE = tuple(str(Path(module).parent) + os.sep for module in (__file__, np.__file__))
 
 
+_STANDARD = str(Path(os.__file__).parent) + os.sep
+_SITE = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither of this package, nor of NumPy, nor of the standard library."""
+    if file.startswith(_INSIDE):
+        return False
+    return not file.startswith(_STANDARD) or file.startswith(_SITE)
+
+
 def user_source() -> Source | None:
-    """The innermost frame outside this package and NumPy; None when there is none."""
+    """The innermost frame of the user's own code; None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_INSIDE):
-            return Source(code.co_filename, frame.f_lineno, code.co_name)
+        if _is_users(code.co_filename):
+            return Source(code.co_filename, frame.f_lineno, scopes.within(code.co_name))
         frame = frame.f_back
     return None
 

@@ -49,7 +49,14 @@ from xcube.primitives import (
     sort as sorts,
 )
 from xcube.trace import aval_of
+from xcube.transforms import collectives, parallel
 from xcube.transforms.arguments import to_array
+from xcube.transforms.control import branches, fori, loops, mapping
+from xcube.transforms.control import cond as branching
+from xcube.transforms.control import scan as scanning
+from xcube.transforms.control import while_loop as looping
+from xcube.transforms.custom import custom_root as roots
+from xcube.transforms.custom import linear_solve as linear
 
 Function = Callable[..., Any]
 _range = slice  # the built-in, before `slice` becomes the operation
@@ -189,7 +196,7 @@ def optimization_barrier(operand: Any) -> Any:
     """A pytree of arrays, which the compiler will neither merge with equal values before this point
     nor compute only in part."""
     leaves, treedef = tree.flatten(operand)
-    return tree.unflatten(treedef, convert.optimization_barrier(*map(_operand, leaves)))
+    return tree.unflatten(treedef, convert.optimization_barrier(*[_operand(x) for x in leaves]))
 
 
 # shapes ---------------------------------------------------------------------------------------
@@ -232,7 +239,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
     >>> broadcast_shapes((2, 1), (3,))
     (2, 3)
     """
-    return operands.broadcast_shapes("broadcast_shapes", *map(tuple, shapes))
+    return operands.broadcast_shapes("broadcast_shapes", *[tuple(s) for s in shapes])
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Array:
@@ -464,12 +471,47 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
     return contract.dot_general(x, y, numbers, precision)
 
 
+# mapped axes ----------------------------------------------------------------------------------
+
+all_gather = parallel.all_gather
+all_to_all = parallel.all_to_all
+axis_index = parallel.axis_index
+axis_size = parallel.axis_size
+pbroadcast = parallel.pbroadcast
+pmax = parallel.pmax
+pmean = parallel.pmean
+pmin = parallel.pmin
+ppermute = parallel.ppermute
+pshuffle = parallel.pshuffle
+psum = parallel.psum
+psum_scatter = parallel.psum_scatter
+pswapaxes = parallel.pswapaxes
+
+
+# control flow ---------------------------------------------------------------------------------
+
+associative_scan = mapping.associative_scan
+cond = branches.cond
+fori_loop = fori.fori_loop
+map = mapping.map
+scan = loops.scan
+switch = branches.switch
+while_loop = loops.while_loop
+
+# equations ------------------------------------------------------------------------------------
+
+custom_linear_solve = linear.custom_linear_solve
+custom_root = roots.custom_root
+
+
 # primitives -----------------------------------------------------------------------------------
 
 abs_p = elementwise.abs.primitive
 acos_p = transcendental.acos.primitive
 acosh_p = transcendental.acosh.primitive
 add_p = kinds.add.primitive
+all_gather_p = collectives.all_gather_p
+all_to_all_p = collectives.all_to_all_p
 and_p = bits.bitwise_and.primitive
 argmax_p = reductions.argmax.primitive
 argmin_p = reductions.argmin.primitive
@@ -478,6 +520,7 @@ asinh_p = transcendental.asinh.primitive
 atan2_p = transcendental.atan2.primitive
 atan_p = transcendental.atan.primitive
 atanh_p = transcendental.atanh.primitive
+axis_index_p = collectives.axis_index_p
 bitcast_convert_type_p = convert.bitcast_convert_type_p
 broadcast_in_dim_p = shapes.broadcast_in_dim_p
 cbrt_p = elementwise.cbrt.primitive
@@ -486,6 +529,7 @@ clamp_p = choices.clamp_p
 clz_p = bits.clz.primitive
 complex_p = parts.complex_p
 concatenate_p = view.concatenate_p
+cond_p = branching.cond_p
 conj_p = parts.conj_p
 convert_element_type_p = convert.convert_element_type_p
 copy_p = convert.copy_p
@@ -518,6 +562,7 @@ iota_p = view.iota_p
 is_finite_p = choices.is_finite.primitive
 le_p = choices.le.primitive
 lgamma_p = transcendental.lgamma.primitive
+linear_solve_p = linear.custom_linear_solve_p
 log1p_p = transcendental.log1p.primitive
 log2_p = transcendental.log2.primitive
 log_p = transcendental.log.primitive
@@ -535,8 +580,12 @@ optimization_barrier_p = convert.optimization_barrier_p
 or_p = bits.bitwise_or.primitive
 pad_p = view.pad_p
 polygamma_p = transcendental.polygamma_p
+pmax_p = collectives.pmax_p
+pmin_p = collectives.pmin_p
 population_count_p = bits.population_count.primitive
 pow_p = transcendental.pow_p
+ppermute_p = collectives.ppermute_p
+psum_p = collectives.psum_p
 real_p = parts.real.primitive
 reduce_and_p = reductions.reduce_and.primitive
 reduce_max_p = reductions.reduce_max.primitive
@@ -544,6 +593,7 @@ reduce_min_p = reductions.reduce_min.primitive
 reduce_or_p = reductions.reduce_or.primitive
 reduce_precision_p = convert.reduce_precision_p
 reduce_prod_p = reductions.reduce_prod.primitive
+reduce_scatter_p = collectives.psum_scatter_p
 reduce_sum_p = shapes.reduce_sum_p
 reduce_xor_p = reductions.reduce_xor.primitive
 rem_p = elementwise.rem.primitive
@@ -551,6 +601,7 @@ reshape_p = shapes.reshape_p
 rev_p = view.rev_p
 round_p = elementwise.round_p
 rsqrt_p = elementwise.rsqrt.primitive
+scan_p = scanning.scan_p
 scatter_add_p = gathers.scatter_add.primitive
 scatter_max_p = scatters.scatter_max.primitive
 scatter_min_p = scatters.scatter_min.primitive
@@ -576,4 +627,5 @@ tanh_p = transcendental.tanh.primitive
 threefry2x32_p = random_bits.threefry2x32_p
 top_k_p = sorts.top_k_p
 transpose_p = shapes.transpose_p
+while_p = looping.while_p
 xor_p = bits.bitwise_xor.primitive

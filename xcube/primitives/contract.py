@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xcube import dtypes
+from xcube import config, dtypes
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, Axis, Linear, Primitive, Shape, at_user_line
 from xcube.primitives.convert import convert_element_type
@@ -261,6 +261,8 @@ def dot_general(
             (integers(sums[0]), integers(sums[1])),
             (integers(walks[0]), integers(walks[1])),
         ),
-        precision=canonical_precision(precision),
+        precision=canonical_precision(
+            config.current.default_matmul_precision if precision is None else precision
+        ),
         preferred_element_type=preferred,
     )

@@ -3,13 +3,14 @@ called on, the executable. The one door from transforms to lowering."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xcube import tree
+from xcube import config, tree
 from xcube.array import Array, DeviceArray
 from xcube.eager import together, transferred
 from xcube.ir import Aval, Jaxpr, at_user_line
@@ -18,6 +19,8 @@ from xcube.lowering.device.base import Buffer, Device
 from xcube.trace import EVAL, bind, current_trace, set_current
 from xcube.transforms import nans
 from xcube.transforms.call import jit_p
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,10 +95,16 @@ class Entry:
         """What runs on a device, compiled if it has not been."""
         with self.lock, set_current(EVAL):
             if device not in self.linked:
+                self._log(device)
                 constants = [transferred(value, device).buffer for value in self.constants]
                 executable = compile(self.jaxpr, device, self.donated)
                 self.linked[device] = Linked(executable, constants)
             return self.linked[device]
+
+    def _log(self, device: Device) -> None:
+        if config.current.log_compiles:
+            avals = ", ".join(map(str, self.in_avals))
+            _LOGGER.warning("Compiling %s(%s) for %s.", self.name, avals, device.name)
 
     def _kept(self, leaves: list[DeviceArray]) -> list[Any]:
         """The inputs once more: donated ones are copied while these are held."""

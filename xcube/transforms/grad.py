@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,46 +12,26 @@ import numpy as np
 from xcube import dtypes, tree
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
-from xcube.ir import Jaxpr, Linear, at_user_line
-from xcube.primitives.convert import convert_element_type
-from xcube.primitives.shape import full, zeros_of
-from xcube.trace import aval_of, evaluate
-from xcube.transforms.arguments import (
-    FlatCall,
-    as_leaf,
-    as_result,
-    check_callable,
-    flatten_call,
-    leaf_arrays,
+from xcube.ir import at_user_line
+from xcube.primitives.shape import full
+from xcube.trace import aval_of
+from xcube.transforms.arguments import FlatCall, check_callable, flatten_call, leaf_arrays
+from xcube.transforms.leaks import NoLeaks
+from xcube.transforms.linear_maps import (
+    Linearized,
+    PullBack,
+    PushForward,
+    flat_function,
+    linearize_call,
+    name_of,
+    tangent_leaves,
+    without_aux,
+    zero_tangent,
 )
-from xcube.transforms.linearize import instantiate, jvp_flat, linearize_flat, tangent_aval
-from xcube.transforms.transpose import backward
+from xcube.transforms.linearize import jvp_flat
 from xcube.transforms.vmap import named_like
 
-
-def _flat_function(
-    call: FlatCall, found: dict[str, Any], has_aux: bool
-) -> Callable[..., list[Any]]:
-    """The call as a flat function; its result's structure and auxiliary output go to `found`."""
-    name = getattr(call.fun, "__name__", "function")
-
-    def function(*leaves: Any) -> list[Any]:
-        result = call.apply(leaves)
-        if has_aux:
-            result, found["aux"] = _pair(name, result)
-        outs, found["tree"] = tree.flatten(result)
-        return [as_result(name, out) for out in outs]
-
-    return function
-
-
-def _pair(name: str, result: Any) -> tuple[Any, Any]:
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        raise TypeError(
-            f"has_aux: {name} must return a pair (result, auxiliary); got "
-            f"{type(result).__name__}.{at_user_line()}"
-        )
-    return result[0], result[1]
+# forward --------------------------------------------------------------------------------------
 
 
 def jvp(
@@ -57,208 +39,169 @@ def jvp(
 ) -> Any:
     """Value and directional derivative: (fun(*primals), J @ tangents[, aux]).
 
+    With `has_aux` fun returns (result, auxiliary), and only the result is differentiated.
     Raises ShapeError or DtypeError where a tangent does not fit its primal.
 
     >>> import xcube.numpy as jnp
     >>> jvp(jnp.sin, (0.0,), (1.0,))
     (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32, weak_type=True))
     """
+    check_callable("jvp", fun)
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise TypeError(
             f"jvp: primals and tangents must be tuples, one entry per argument; got "
             f"{type(primals).__name__} and {type(tangents).__name__}.{at_user_line()}"
         )
     call = flatten_call(fun, tuple(primals), {})
-    primal_leaves = leaf_arrays("jvp", getattr(fun, "__name__", "function"), call)
-    tangent_leaves = _tangent_leaves(call, primal_leaves, tuple(tangents))
+    leaves = leaf_arrays("jvp", name_of(fun), call)
+    given = tangent_leaves("jvp", call.treedef, [x.aval for x in leaves], tuple(tangents))
     found: dict[str, Any] = {}
-    function = _flat_function(call, found, has_aux)
-    outs, out_tangents, aux = _with_aux(
-        lambda f: jvp_flat(f, primal_leaves, tangent_leaves), function, found, has_aux
-    )
-    whole = [_or_zero(t, x) for t, x in zip(out_tangents, outs, strict=True)]
+    function = flat_function(call, found, has_aux)
+    with NoLeaks(f"the derivative of {name_of(fun)}"):
+        outs, out_tangents = jvp_flat(function, leaves, given)
+    outs, aux = without_aux(found, outs)
+    whole = [
+        zero_tangent(aval_of(x)) if dx is None else dx
+        for dx, x in zip(out_tangents[: len(outs)], outs, strict=True)
+    ]
     pair = tree.unflatten(found["tree"], outs), tree.unflatten(found["tree"], whole)
     return (*pair, aux) if has_aux else pair
 
 
-def _with_aux(run: Callable[..., Any], function: Any, found: dict[str, Any], has_aux: bool) -> Any:
-    """Run a flat transform with the auxiliary leaves as further results, then take them off."""
-    if not has_aux:
-        return (*run(function), None)
-
-    def extended(*leaves: Any) -> list[Any]:
-        outs = function(*leaves)
-        aux, found["aux_tree"] = tree.flatten(found.pop("aux"))
-        found["count"], found["aux_arrays"] = len(outs), [isinstance(a, Array) for a in aux]
-        found["aux_leaves"] = aux
-        return [*outs, *(a for a in aux if isinstance(a, Array))]
-
-    outs, rest = run(extended)
-    n = found["count"]
-    arrays = iter(outs[n:])
-    leaves = [
-        next(arrays) if flag else leaf
-        for flag, leaf in zip(found["aux_arrays"], found["aux_leaves"], strict=True)
-    ]
-    rest = rest[:n] if isinstance(rest, list) else rest
-    return outs[:n], rest, tree.unflatten(found["aux_tree"], leaves)
-
-
-def _tangent_leaves(call: FlatCall, primals: list[Array], tangents: tuple[Any, ...]) -> list[Any]:
-    leaves, treedef = tree.flatten((tangents, {}))
-    if treedef != call.treedef:
-        raise TypeError(
-            f"jvp: primals and tangents must have one tree structure; got {call.treedef} and "
-            f"{treedef}.{at_user_line()}"
-        )
-    return [
-        _fit_tangent(call.describe(number), x, dx)
-        for number, (x, dx) in enumerate(zip(primals, leaves, strict=True))
-    ]
-
-
-def _fit_tangent(where: str, x: Array, dx: Any) -> Any:
-    expected = tangent_aval(x.aval)
-    if getattr(dx, "dtype", None) == dtypes.float0:
-        if expected.dtype == dtypes.float0:
-            return None
-    else:
-        dx = as_leaf("jvp", "tangents", dx, lambda: where)
-    if dx.shape != expected.shape:
-        raise ShapeError(f"jvp: {where} is {x.aval}, its tangent {dx.shape}.{at_user_line()}")
-    if dx.dtype != expected.dtype:
-        raise DtypeError(
-            f"jvp: {where} is {x.aval}, so its tangent must be {expected}; got dtype {dx.dtype}."
-            f"{at_user_line()}"
-        )
-    return dx
-
-
-def _differentiable(x: Array) -> bool:
-    return dtypes.is_inexact(x.dtype)
-
-
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), the function of tangents that is its derivative there[, aux]).
+
+    The function is a pytree, which transformed functions may take and return: its leaves are the
+    values that the derivative needs. Raises TypeError, ShapeError or DtypeError if it is called
+    with tangents that do not fit the primals.
 
     >>> import xcube.numpy as jnp
     >>> y, f_jvp = linearize(jnp.sin, 0.0)
     >>> f_jvp(2.0)
     Array(2., dtype=float32, weak_type=True)
     """
-    call = flatten_call(fun, primals, {})
-    leaves = leaf_arrays("linearize", getattr(fun, "__name__", "function"), call)
-    nonzero = [_differentiable(x) for x in leaves]
-    found: dict[str, Any] = {}
-    outs, linear, flags, aux = _linearize(call, leaves, nonzero, found, has_aux)
-    out_tree = found["tree"]
-
-    def tangent_map(*tangents: Any) -> Any:
-        dxs = _tangent_leaves(call, leaves, tangents)
-        nonzero_dxs = [
-            instantiate(dx, x) for dx, x, flag in zip(dxs, leaves, nonzero, strict=True) if flag
-        ]
-        results = iter(evaluate(linear, nonzero_dxs))
-        whole = [
-            next(results) if flag else _or_zero(None, out)
-            for out, flag in zip(outs, flags, strict=True)
-        ]
-        return tree.unflatten(out_tree, whole)
-
-    result = tree.unflatten(out_tree, outs)
-    return (result, tangent_map, aux) if has_aux else (result, tangent_map)
+    found = _linearized("linearize", fun, primals, has_aux)
+    tangent_map = tree.Partial(PushForward(found.program), found.residuals)
+    return (found.result, tangent_map, found.aux) if has_aux else (found.result, tangent_map)
 
 
-def _linearize(
-    call: FlatCall, leaves: list[Array], nonzero: list[bool], found: dict[str, Any], has_aux: bool
-) -> tuple[list[Any], Jaxpr, list[bool], Any]:
-    def run(function: Any) -> Any:
-        outs, linear, flags = linearize_flat(function, leaves, nonzero)
-        return outs, (linear, flags)
-
-    function = _flat_function(call, found, has_aux)
-    outs, (linear, flags), aux = _with_aux(run, function, found, has_aux)
-    count = len(outs)
-    kept = sum(flags[:count])
-    if kept != len(linear.outputs):  # auxiliary results have no tangents to give
-        linear = Jaxpr(
-            linear.inputs, linear.equations, linear.outputs[:kept], linear.captured, linear.name
-        )
-    return outs, linear, flags[:count], aux
+# reverse --------------------------------------------------------------------------------------
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
+) -> Any:
     """(fun(*primals), the function from a cotangent of the result to cotangents of primals[, aux]).
+
+    The function is a pytree, which transformed functions may take and return: its leaves are the
+    values that the derivative needs. Cotangents of integers and bools are zeros of dtype float0.
+    Raises ShapeError if it is called with a cotangent that does not fit the result,
+    NotImplementedError for `reduce_axes`, which JAX has no more.
 
     >>> import xcube.numpy as jnp
     >>> y, f_vjp = vjp(jnp.sin, 0.0)
     >>> f_vjp(3.0)
     (Array(3., dtype=float32, weak_type=True),)
     """
+    check_reduce_axes("vjp", reduce_axes)
+    found = _linearized("vjp", fun, primals, has_aux)
+    cotangent_map = tree.Partial(PullBack(found.program), found.residuals)
+    return (found.result, cotangent_map, found.aux) if has_aux else (found.result, cotangent_map)
+
+
+def _linearized(
+    operation: str, fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool
+) -> Linearized:
+    check_callable(operation, fun)
     call = flatten_call(fun, primals, {})
-    leaves = leaf_arrays("vjp", getattr(fun, "__name__", "function"), call)
-    nonzero = [_differentiable(x) for x in leaves]
-    found: dict[str, Any] = {}
-    outs, linear, flags, aux = _linearize(call, leaves, nonzero, found, has_aux)
-    out_tree = found["tree"]
-
-    def cotangent_map(cotangent: Any) -> Any:
-        cts = _cotangent_leaves(cotangent, out_tree, outs)
-        kept = [ct for ct, flag in zip(cts, flags, strict=True) if flag]
-        args, _ = tree.unflatten(call.treedef, _pull_back(linear, kept, leaves, nonzero))
-        return args
-
-    result = tree.unflatten(out_tree, outs)
-    return (result, cotangent_map, aux) if has_aux else (result, cotangent_map)
+    leaves = leaf_arrays(operation, name_of(fun), call)
+    return linearize_call(call, leaves, [is_differentiable(x) for x in leaves], has_aux)
 
 
-def _pull_back(
-    linear: Jaxpr, cts: list[Any], leaves: Sequence[Array], nonzero: Sequence[bool]
-) -> list[Any]:
-    """Cotangents of all leaves; float0 zeros where a leaf has no derivative."""
-    grads = iter(backward(linear, [Linear(var.aval) for var in linear.inputs], cts))
-    found = [next(grads) if flag else None for flag in nonzero]
-    return [_cotangent(ct, x) for ct, x in zip(found, leaves, strict=True)]
+def is_differentiable(x: Array) -> bool:
+    """Whether a value has tangents other than zero."""
+    return dtypes.is_inexact(x.dtype)
 
 
-def _cotangent(ct: Any, x: Array) -> Any:
-    if ct is not None:
-        return convert_element_type(ct, ct.dtype, x.weak_type)
-    return _or_zero(None, x)
+def check_reduce_axes(operation: str, reduce_axes: Sequence[Any]) -> None:
+    """Raises NotImplementedError for axes to reduce over, which JAX has no more either."""
+    if tuple(reduce_axes):
+        raise NotImplementedError(
+            f"{operation}: reduce_axes must be empty; got {reduce_axes!r}.{at_user_line()} Use "
+            f"lax.psum on the gradient."
+        )
 
 
-def _or_zero(tangent: Any, x: Any) -> Any:
-    """A tangent or cotangent of x, where None is zero; a float0 one is a NumPy array, as in JAX."""
-    if tangent is not None:
-        return tangent
-    aval = tangent_aval(aval_of(x))
-    return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros_of(aval)
+# arguments by number --------------------------------------------------------------------------
 
 
-def _cotangent_leaves(cotangent: Any, out_tree: Any, outs: list[Any]) -> list[Any]:
-    leaves, treedef = tree.flatten(cotangent)
-    if treedef != out_tree:
+@dataclass(frozen=True)
+class Chosen:
+    """The arguments that a derivative is taken by, as the call of a function of them alone."""
+
+    operation: str
+    call: FlatCall
+    leaves: list[Array]
+    is_single: bool
+
+    @property
+    def name(self) -> str:
+        """The function's name in messages."""
+        return name_of(self.call.fun)
+
+    def whole(self, leaves: Sequence[Any]) -> Any:
+        """One value per leaf, nested as the arguments: a tuple unless one number was given."""
+        args, _ = tree.unflatten(self.call.treedef, leaves)
+        return args[0] if self.is_single else args
+
+    def refuse(self, number: int, must: str, way_out: str) -> DtypeError:
+        """The error for a leaf that cannot be differentiated by."""
+        return DtypeError(
+            f"{self.operation}: inputs of {self.name} must be {must}; "
+            f"{self.call.describe(number)} is {self.leaves[number].aval}.{at_user_line()} {way_out}"
+        )
+
+
+def numbers_of(operation: str, argnums: Any) -> tuple[int, ...]:
+    """Numbers of arguments, from one or from several. Raises TypeError for anything else."""
+    try:
+        return tuple(
+            map(operator.index, argnums if isinstance(argnums, tuple | list) else [argnums])
+        )
+    except TypeError:
         raise TypeError(
-            f"vjp: the cotangent must have the structure of the result, {out_tree}; got {treedef}."
+            f"{operation}: argnums must be an integer or a tuple of them; got {argnums!r}."
             f"{at_user_line()}"
-        )
-    return [_fit_cotangent(ct, out) for ct, out in zip(leaves, outs, strict=True)]
+        ) from None
 
 
-def _fit_cotangent(ct: Any, out: Any) -> Any:
-    expected = tangent_aval(aval_of(out))
-    if expected.dtype == dtypes.float0:
-        return None
-    ct = as_leaf("vjp", "cotangent", ct, lambda: "the cotangent")
-    if ct.shape != expected.shape:
-        raise ShapeError(
-            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}.{at_user_line()}"
+def chosen(
+    operation: str, fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: Any
+) -> Chosen:
+    """The call of a function of the arguments with these numbers; all others stay as they are.
+
+    Raises ValueError if there is no such argument, TypeError if a leaf is no array.
+    """
+    numbers, count = numbers_of(operation, argnums), len(args)
+    if any(not -count <= n < count for n in numbers):
+        raise ValueError(
+            f"{operation}: argnums must name positional arguments of {name_of(fun)}, which got "
+            f"{count}; got {numbers}.{at_user_line()}"
         )
-    if ct.dtype != expected.dtype:
-        raise DtypeError(
-            f"vjp: the cotangent must be {expected} like the result; got {ct.aval}.{at_user_line()}"
-        )
-    return ct
+    places = [n % count for n in numbers]
+
+    def function(*values: Any) -> Any:
+        given = list(args)
+        for place, value in zip(places, values, strict=True):
+            given[place] = value
+        return fun(*given, **kwargs)
+
+    call = flatten_call(named_like(function, fun), tuple([args[place] for place in places]), {})
+    leaves = leaf_arrays(operation, name_of(fun), call)
+    return Chosen(operation, call, leaves, not isinstance(argnums, tuple | list))
+
+
+# gradients ------------------------------------------------------------------------------------
 
 
 def value_and_grad(
@@ -267,42 +210,36 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that gives fun's scalar value and its gradient.
 
     `argnums`: the argument(s) to differentiate, each any pytree of float arrays. With `has_aux`
-    fun returns (value, auxiliary) and the result is ((value, auxiliary), gradient).
+    fun returns (value, auxiliary) and the result is ((value, auxiliary), gradient). `holomorphic`:
+    inputs and value are complex. `allow_int`: inputs may be integers, with gradients of float0.
     Raises ShapeError if the value is not a scalar, DtypeError if an argument is not float.
 
     >>> value_and_grad(lambda x: x * x)(3.0)
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     check_callable("grad", fun)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    name = getattr(fun, "__name__", "function")
+    numbers_of("grad", argnums)
+    check_reduce_axes("grad", reduce_axes)
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        positions = _positions(name, numbers, len(args))
-        chosen = tuple(args[p] for p in positions)
-        call = flatten_call(_closing_over(fun, args, kwargs, positions), chosen, {})
-        leaves = leaf_arrays("grad", name, call)
-        nonzero = [
-            _check_input(name, call, n, x, holomorphic, allow_int) for n, x in enumerate(leaves)
-        ]
-        found: dict[str, Any] = {}
-        outs, linear, flags, aux = _linearize(call, leaves, nonzero, found, has_aux)
-        _check_output(name, outs, found["tree"], holomorphic)
-        one = full((), np.ones((), outs[0].dtype)[()])
-        cts = [_weak_like(one, outs[0])] if flags[0] else []
-        grads, _ = tree.unflatten(call.treedef, _pull_back(linear, cts, leaves, nonzero))
-        gradient = grads[0] if isinstance(argnums, int) else grads
-        return ((outs[0], aux), gradient) if has_aux else (outs[0], gradient)
+        by = chosen("grad", fun, argnums, args, kwargs)
+        moving = [_check_input(by, n, holomorphic, allow_int) for n in range(len(by.leaves))]
+        found = linearize_call(by.call, by.leaves, moving, has_aux)
+        _check_output(by.name, found, holomorphic)
+        value = found.outs[0]
+        gradient = by.whole(found.program.pull(found.residuals, [_one_like(value)]))
+        return ((value, found.aux), gradient) if has_aux else (value, gradient)
 
     return named_like(value_and_gradient, fun)
 
 
-def _weak_like(ct: Any, out: Any) -> Any:
-    return full((), 1.0, out.dtype) if out.weak_type else ct
+def _one_like(value: Any) -> Any:
+    return full((), 1.0, value.dtype) if value.weak_type else full((), np.ones((), value.dtype)[()])
 
 
 def grad(
@@ -311,13 +248,16 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that gives the gradient of fun's scalar value (and the auxiliary output).
+
+    Arguments and errors are those of `value_and_grad`.
 
     >>> grad(lambda x: x * x * x)(2.0)
     Array(12., dtype=float32, weak_type=True)
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both(*args, **kwargs)
@@ -326,63 +266,34 @@ def grad(
     return named_like(gradient, fun)
 
 
-def _positions(name: str, numbers: tuple[int, ...], count: int) -> list[int]:
-    if any(not -count <= n < count for n in numbers):
-        raise ValueError(
-            f"grad: argnums must name positional arguments of {name}, which got {count}; "
-            f"got {numbers}.{at_user_line()}"
-        )
-    return [n % count for n in numbers]
-
-
-def _closing_over(
-    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], positions: list[int]
-) -> Any:
-    def function(*chosen: Any) -> Any:
-        full_args = list(args)
-        for position, value in zip(positions, chosen, strict=True):
-            full_args[position] = value
-        return fun(*full_args, **kwargs)
-
-    return named_like(function, fun)
-
-
-def _check_input(
-    name: str, call: FlatCall, number: int, x: Array, holomorphic: bool, allow_int: bool
-) -> bool:
+def _check_input(by: Chosen, number: int, holomorphic: bool, allow_int: bool) -> bool:
+    """Whether a leaf has tangents. Raises DtypeError if it must have and has not."""
+    x = by.leaves[number]
     if holomorphic and not dtypes.is_complex(x.dtype):
-        raise DtypeError(
-            f"grad with holomorphic=True: inputs of {name} must be complex; "
-            f"{call.describe(number)} is {x.aval}.{at_user_line()}"
-        )
-    if _differentiable(x):
-        if dtypes.is_complex(x.dtype) or not holomorphic:
-            return True
-    elif allow_int:
-        return False
-    raise DtypeError(
-        f"grad: inputs of {name} must be float or complex to be differentiated; "
-        f"{call.describe(number)} is {x.aval}.{at_user_line()} Convert it to float, or set "
-        f"allow_int=True."
-    )
+        raise by.refuse(number, "complex", "Convert it, or drop holomorphic=True.")
+    if not is_differentiable(x) and not allow_int:
+        way_out = "Convert it to float, or set allow_int=True."
+        raise by.refuse(number, "float or complex to be differentiated", way_out)
+    return is_differentiable(x)
 
 
-def _check_output(name: str, outs: list[Any], out_tree: Any, holomorphic: bool) -> None:
-    if not outs:
+def _check_output(name: str, found: Linearized, holomorphic: bool) -> None:
+    structure = found.program.result
+    if not found.outs:
         raise TypeError(
-            f"grad: {name} must return one scalar; it returned {out_tree}.{at_user_line()} Is a "
+            f"grad: {name} must return one scalar; it returned {structure}.{at_user_line()} Is a "
             f"return statement missing?"
         )
-    if len(outs) != 1 or out_tree.num_nodes != 1:
+    if structure.num_nodes != 1:
         raise TypeError(
-            f"grad: {name} must return one scalar; got a tree {out_tree}.{at_user_line()} "
+            f"grad: {name} must return one scalar; got a tree {structure}.{at_user_line()} "
             f"Use has_aux=True to return more."
         )
-    out = outs[0]
+    out = found.outs[0]
     if out.shape != ():
         raise ShapeError(
-            f"grad: {name} must return a scalar; got {out.aval}.{at_user_line()} Sum it, or "
-            f"take all derivatives with vjp or jvp under vmap."
+            f"grad: {name} must return a scalar; got {out.aval}.{at_user_line()} Sum it, or take "
+            f"the derivative of every element with jacrev or jacfwd."
         )
     if dtypes.is_complex(out.dtype) != holomorphic or not dtypes.is_inexact(out.dtype):
         hint = (

@@ -25,6 +25,7 @@ from xcube.transforms.arguments import (
 )
 from xcube.transforms.collectives import bound_axes
 from xcube.transforms.entry import Entry
+from xcube.transforms.leaks import NoLeaks
 
 
 class Jitted:
@@ -111,7 +112,8 @@ class Jitted:
             ]
             avals = tuple([leaf.aval for leaf in leaves])
         settings = config.current
-        modes = (settings.enable_x64, settings.numpy_dtype_promotion, settings.device)
+        types = (settings.enable_x64, settings.numpy_dtype_promotion)
+        modes = (*types, settings.default_matmul_precision, settings.device)
         key = (treedef, avals, static_key, modes, bound_axes())
         if (entry := self._cache.get(key)) is None:
             entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
@@ -124,7 +126,8 @@ class Jitted:
     def _trace(
         self, key: Any, call: FlatCall, avals: tuple[Aval, ...], donated: tuple[bool, ...]
     ) -> Entry:
-        jaxpr, out_tree = stage_flat(call, avals)
+        with NoLeaks(f"jit of {self._name}"):
+            jaxpr, out_tree = stage_flat(call, avals)
         constants = jaxpr.consts
         is_open = any(isinstance(value, Tracer) for value in constants)
         flags = (False,) * len(constants) + donated

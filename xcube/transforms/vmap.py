@@ -20,6 +20,7 @@ from xcube.transforms.arguments import (
     stage_flat,
 )
 from xcube.transforms.collectives import binding, names_used
+from xcube.transforms.leaks import NoLeaks
 
 
 def batch_values(
@@ -153,7 +154,8 @@ def _batched_call(
         for x, place in zip(leaves, axes, strict=True)
     ]
     avals = [_example(x) if flag else aval_of(x) for x, flag in zip(front, flags, strict=True)]
-    with binding(axis):
+    name = getattr(call.fun, "__name__", "function")
+    with binding(axis), NoLeaks(f"vmap of {name}"):
         jaxpr, out_tree = stage_flat(call, avals)
     return *batch_values(jaxpr, axis, front, flags), out_tree
 

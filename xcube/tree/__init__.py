@@ -1,7 +1,8 @@
 """Pytrees: nested containers taken apart into a list of leaves and a structure, and put together
 again. Rules and order are those of `jax.tree`.
 
-keys -> nodes, tokens -> treedef -> flattening -> operations; registration adds to nodes.
+keys -> nodes, tokens -> treedef -> flattening -> operations; registration adds to nodes; registry
+is all of it as one object.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from xcube.tree.keys import (
     DictKey,
     FlattenedIndexKey,
     GetAttrKey,
+    KeyEntry,
     KeyPath,
     SequenceKey,
     keystr,
@@ -52,6 +54,10 @@ from xcube.tree.registration import (
     register_static,
     static,
 )
+from xcube.tree.registry import (
+    Registry,
+    default_registry,
+)
 from xcube.tree.treedef import (
     LEAF,
     TreeDef,
@@ -63,14 +69,17 @@ __all__ = [
     "FlattenedIndexKey",
     "GetAttrKey",
     "IsLeaf",
+    "KeyEntry",
     "KeyPath",
     "Partial",
+    "Registry",
     "SequenceKey",
     "TreeDef",
     "all",
     "all_leaves",
     "broadcast",
     "broadcast_prefix",
+    "default_registry",
     "flatten",
     "flatten_one_level",
     "flatten_one_level_with_keys",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, TypeVar
 
+KeyEntry = TypeVar("KeyEntry", bound=Any)  # one step, of whatever type
 KeyPath = tuple[Any, ...]
 
 

@@ -146,9 +146,10 @@ class Coder(Emitter):
             return self.build.load(array, self.value(node.args[1]).cast("index") * lanes, lanes)
         return super()._compute(node)
 
-    def _base_value(self, index: Index, inside: int) -> Value:
+    def _base_value(self, index: Index, inside: int, unit: int) -> Value:
         """As for all kernels, but constants come last: neighbours then share what is before, and
         the target folds a constant into the address."""
+        assert unit == 1, "loops count elements"
         total = self.build.constant(0, "index")
         for axis in self.axes:
             if axis.mask & inside or id(axis) not in self.at:
