@@ -146,7 +146,7 @@ class Coder(Emitter):
             return self.build.load(array, self.value(node.args[1]).cast("index") * lanes, lanes)
         return super()._compute(node)
 
-    def _base_value(self, index: Index, inside: int, unit: int) -> Value:
+    def _base_value(self, index: Index, inside: int, unit: int = 1) -> Value:
         """As for all kernels, but constants come last: neighbours then share what is before, and
         the target folds a constant into the address."""
         assert unit == 1, "loops count elements"
