@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xcube import dtypes
+from xcube import config, dtypes
 from xcube.array import Array, DeviceArray
 from xcube.errors import DeviceError, DtypeError
 from xcube.ir import Aval, Literal, Primitive, at_user_line, user_source
@@ -37,7 +37,11 @@ _PROGRAM_LIMIT = 8192
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Apply a primitive to concrete operands."""
     arrays = [arg if type(arg) is DeviceArray else operand(arg) for arg in args]
-    arrays, device = together(arrays)
+    device = arrays[0]._device if arrays else default_device()
+    for x in arrays:
+        if x._device is not device:
+            arrays, device = together(arrays)
+            break
     key = (primitive, tuple([x._aval for x in arrays]), tuple(params.items()), device)
     if (entry := _executables.get(key)) is None:
         if isinstance(primitive.lower, HostCall | HostOnly):
@@ -49,12 +53,12 @@ def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) 
         entry = _executables[key] = _compile(primitive, [x._aval for x in arrays], params, device)
     executable, avals = entry
     buffers = executable([x.buffer for x in arrays])
-    if primitive.multiple:
+    settings = config.current
+    if primitive.multiple or settings.debug_nans or settings.debug_infs:
         outs = [DeviceArray(a, b, device) for a, b in zip(avals, buffers, strict=True)]
-    else:
-        outs = [DeviceArray(avals[0], buffers[0], device)]
-    nans.check_operation(primitive, arrays, params, outs)
-    return outs if primitive.multiple else outs[0]
+        nans.check_operation(primitive, arrays, params, outs)
+        return outs if primitive.multiple else outs[0]
+    return DeviceArray(avals[0], buffers[0], device)
 
 
 def _call(

@@ -264,7 +264,11 @@ def bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
     Operands are Arrays, Tracers, or Python and NumPy scalars. Gives a list if the primitive has
     multiple results.
     """
-    return owner(args).process(primitive, args, params)
+    trace = _current.trace  # `owner` written out: every operation comes this way
+    for arg in args:
+        if isinstance(arg, Tracer) and arg._trace.birth > trace.birth:
+            trace = arg._trace
+    return trace.process(primitive, args, params)
 
 
 def owner(args: Sequence[Any]) -> Trace:

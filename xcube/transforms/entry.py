@@ -78,8 +78,9 @@ class Entry:
         if (linked := self.linked.get(device)) is None:
             linked = self.link(device)
         buffers = [*linked.constants, *[leaf.buffer for leaf in leaves]]
-        forbidden = nans.kinds()
-        given = self._kept(leaves) if forbidden else []
+        settings = config.current
+        watched = settings.debug_nans or settings.debug_infs
+        given = self._kept(leaves) if watched else []
         if True in self.donated:
             buffers = self._donate(leaves, buffers)
         results = linked.executable(buffers)
@@ -87,8 +88,8 @@ class Entry:
             DeviceArray(aval, buffer, device)
             for aval, buffer in zip(self.jaxpr.out_avals, results, strict=True)
         ]
-        if forbidden:
-            nans.check_program(forbidden, self.jaxpr, given, outs)
+        if watched:
+            nans.check_program(nans.kinds(), self.jaxpr, given, outs)
         return tree.unflatten(self.out_tree, outs)
 
     def link(self, device: Device) -> Linked:

@@ -111,9 +111,8 @@ class Jitted:
                 for n, leaf in enumerate(leaves)
             ]
             avals = tuple([leaf.aval for leaf in leaves])
-        settings = config.current
-        types = (settings.enable_x64, settings.numpy_dtype_promotion)
-        modes = (*types, settings.default_matmul_precision, settings.device)
+        now = config.current
+        modes = now.enable_x64, now.numpy_dtype_promotion, now.default_matmul_precision, now.device
         key = (treedef, avals, static_key, modes, bound_axes())
         if (entry := self._cache.get(key)) is None:
             entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
