@@ -83,6 +83,7 @@ def test_a_step_is_the_gradient_step_that_it_says(folder: Path) -> None:
     leaves = [np.array(leaf) for leaf in tree.leaves(state.model)]
     treedef = tree.structure(state.model)
     _, gradients = value_and_gradient(state.model, windows)
+    first = [np.asarray(g) for g in gradients]
     rate = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, 1, config.steps)
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip),
@@ -96,8 +97,11 @@ def test_a_step_is_the_gradient_step_that_it_says(folder: Path) -> None:
         _, gradients = value_and_gradient(
             tree.unflatten(treedef, [np.asarray(leaf) for leaf in theirs]), windows
         )
-    for ours, expected in zip(tree.leaves(state.model), theirs, strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(expected), atol=2e-4)
+    for ours, expected, slope in zip(tree.leaves(state.model), theirs, first, strict=True):
+        known = np.abs(slope) > 1e-6  # Adam makes whole steps of what rounding leaves of a zero
+        difference = np.asarray(ours) - np.asarray(expected)
+        assert np.abs(difference[known]).max(initial=0) < 2e-4
+    assert sum((np.abs(slope) > 1e-6).sum() for slope in first) > 1000
     assert jax is not None
 
 
