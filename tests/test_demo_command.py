@@ -45,6 +45,11 @@ def test_the_report_says_what_before_how_it_went(
     assert f"sample    20 bytes after 'def '\n{'-' * 60}\ndef " in printed
 
 
+NO_DEVICE = (
+    "xcube demo: --device: device: must be 'cpu', 'cuda' or 'cuda:0' and so on; got 'abacus'.\n"
+)
+
+
 @pytest.mark.parametrize(
     ("written", "encoding", "shown"),
     [
@@ -63,7 +68,7 @@ def test_samples_are_legible(written: bytes, encoding: str | None, shown: str) -
     ("data", "options", "message"),
     [
         ("missing", [], "xcube demo: there is no folder {}. Name another with --data.\n"),
-        ("", ["--device", "abacus"], "xcube demo: --device must be one of cpu; got 'abacus'\n"),
+        ("", ["--device", "abacus"], NO_DEVICE),
     ],
 )
 def test_errors_say_what_is_wrong_once(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from xcube import config as settings
-from xcube import runtime, tree
+from xcube import tree
 from xcube.demo import corpus
 from xcube.demo.model import Config
 from xcube.demo.progress import WINDOW, clock, count, progress, smoothed
 from xcube.demo.training import History, make_state, sample, stop_on_interrupt, train, validate
 from xcube.errors import DeviceError
-from xcube.lowering.device import default_device
+from xcube.lowering.device import default_device, device
 from xcube.transforms.jit import eval_shape
 
 _PROMPT = b"def "
@@ -103,12 +103,14 @@ def _run(arguments: argparse.Namespace, config: Config) -> int:
     return _INTERRUPTED if history.interrupted else 0
 
 
-def _device(kind: str) -> str:
+def _device(name: str) -> str:
     """The setting `device` that the option asks for."""
-    kinds = [device.kind for device in runtime.devices()]
-    if kind and kind not in kinds:
-        raise _UsageError(f"--device must be one of {', '.join(kinds)}; got {kind!r}")
-    return kind or settings.current.device
+    if not name:
+        return settings.current.device
+    try:
+        return device(name).name
+    except DeviceError as error:
+        raise _UsageError(f"--device: {error}") from None
 
 
 def _plotter(path: Path | None) -> Callable[..., Any] | None:
