@@ -23,7 +23,7 @@ from jax import export as jexport
 
 import xcube
 import xcube.numpy as jnp
-from xcube import dtypes, errors, export, lax
+from xcube import dtypes, errors, export, lax, nn, random
 from xcube.experimental import checkify
 from xcube.ir import Jaxpr, subjaxprs
 from xcube.lowering.device import default_device
@@ -569,3 +569,9 @@ def test_arrays_live_on_the_default_device() -> None:
     (held,) = exported(lambda x: x * jnp.asarray(WEIGHTS), WEIGHTS).jaxpr.consts
     assert held._device is default_device()
     np.testing.assert_array_equal(held, WEIGHTS)
+
+
+def test_a_model_that_holds_an_activation_is_an_argument() -> None:
+    model, x = nn.MLP(2, 8, 1, key=random.key(0)), jnp.ones((3, 2))
+    data = export.export(xcube.jit(lambda model, x: model(x)))(model, x).serialize()
+    np.testing.assert_array_equal(export.deserialize(data).call(model, x), model(x))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import xcube
 import xcube.numpy as jnp
+from xcube import lax
+from xcube.errors import ConcretizationTypeError, TracerArrayConversionError
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
 
@@ -60,15 +62,27 @@ def test_python_may_look_at_values_outside_jit() -> None:
         result = x
         for _ in range(n - 1):
             result = result * x
-            if float(jnp.abs(result)) > 100:
+            if jnp.abs(result) > 100:
                 break
         return result
 
     assert float(xcube.grad(power)(2.0, 3)) == 12
     assert float(xcube.grad(power)(20.0, 9)) == 40
     seen: list[float] = []
-    xcube.grad(lambda x: [seen.append(float(x)), int(x), x.item(), x * 2][-1])(3.0)
+    xcube.grad(lambda x: [seen.append(x.item()), int(x), bool(x), x * 2][-1])(3.0)
     assert seen == [3.0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [np.sin, float, complex, lambda x: x * np.asarray(x), lambda x: x.tolist() * x],
+)
+def test_what_would_lose_a_derivative_is_an_error(function: Any) -> None:
+    kinds = (ConcretizationTypeError, TracerArrayConversionError)
+    for transform in (xcube.grad, xcube.jacfwd):
+        with pytest.raises(kinds, match=r"would have no derivative.* stop_gradient\(x\)"):
+            transform(function)(2.0)
+    assert xcube.grad(lambda x: float(lax.stop_gradient(x)) * x)(3.0) == 3.0
 
 
 def test_a_jvp_pushes_several_tangents() -> None:

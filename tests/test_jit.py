@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 import xcube
 import xcube.numpy as jnp
+from xcube import nn, random
 from xcube.lowering.device import default_device
 
 
@@ -482,3 +485,13 @@ def test_make_jaxpr_takes_static_arguments() -> None:
     assert str(jaxpr) == "{ lambda ; a:f32[]. let b:f32[] = mul a 3.0:f32[] in (b,) }".replace(
         " let ", " let\n    "
     ).replace(" in (b,) }", "\n  in (b,) }")
+
+
+# copies ---------------------------------------------------------------------------------------
+
+
+def test_models_with_jitted_activations_are_copied_and_pickled() -> None:
+    model, x = nn.MLP(2, 8, 1, key=random.key(0)), jnp.ones((3, 2))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(other(x), model(x))
+    assert copy.deepcopy(nn.gelu) is copy.copy(nn.gelu) is nn.gelu

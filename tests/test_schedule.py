@@ -11,10 +11,11 @@ import pytest
 
 import xcube
 import xcube.numpy as jnp
+from xcube import lax
 from xcube.lowering import lower
 from xcube.lowering.clusters import Group
 from xcube.lowering.device import default_device
-from xcube.lowering.device.base import Facts
+from xcube.lowering.device.base import Copy, Facts, Launch, Loop
 from xcube.lowering.kernels import repeats, select
 from xcube.lowering.kernels.work import Work
 from xcube.lowering.program import Program
@@ -255,6 +256,21 @@ def test_a_long_chain_of_views_is_cut_into_kernels_of_bounded_size(step):
         return max(len(key) for key in program.keys)
 
     assert chain(48) <= 2 * chain(12)
+
+
+@pytest.mark.parametrize("size", [1000, 40_000])
+def test_a_loop_writes_windows_where_they_are(size: int) -> None:
+    def running(x: Any) -> Any:
+        return lax.fori_loop(1, 600, lambda i, x: x.at[i].set(x[i - 1] + x[i]), x)
+
+    x = np.arange(size, dtype=np.float32) % 3
+    found = program(running, x)
+    (loop,) = [step for step in found.steps if isinstance(step, Loop)]
+    assert sum(step.cubes for step in loop.body if isinstance(step, Launch)) <= 3
+    assert not any(isinstance(s, Copy) and s.nbytes == x.nbytes for s in loop.body)
+    expected = x.copy()
+    expected[:600] = np.cumsum(x[:600])
+    np.testing.assert_array_equal(xcube.jit(running)(x), expected)
 
 
 def test_layers_that_are_alike_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,9 +114,23 @@ class Tracer(Array):
     def _concrete(self, error: type[Exception], asked: str, way_out: str) -> Any:
         if (value := self.known) is not None:
             return value
-        raise error(
+        raise self._unknown(error, asked, way_out)
+
+    def _unknown(self, error: type[Exception], asked: str, way_out: str) -> Exception:
+        return error(
             f"{asked} a traced array {self.aval}{self._origin()}, but its value is not known "
             f"while tracing.{at_user_line()} {way_out}"
+        )
+
+    def _lost(self, error: type[Exception], asked: str, way_out: str) -> Exception:
+        """The error for what would make a plain number of this array: where it is known, its
+        derivative would be lost."""
+        if self.known is None:
+            return self._unknown(error, asked, way_out)
+        return error(
+            f"{asked} an array under differentiation, {self.aval}{self._origin()}: what is made of "
+            f"it would have no derivative.{at_user_line()} Use xcube.numpy in place of numpy and "
+            f"math, or stop_gradient(x) where no derivative is meant."
         )
 
     def _origin(self) -> str:
@@ -129,27 +143,25 @@ class Tracer(Array):
         return int(self._concrete(ConcretizationTypeError, "int() was called on", _STATIC))
 
     def __float__(self) -> float:
-        return float(self._concrete(ConcretizationTypeError, "float() was called on", _STATIC))
+        raise self._lost(ConcretizationTypeError, "float() was called on", _STATIC)
 
     def __complex__(self) -> complex:
-        return complex(self._concrete(ConcretizationTypeError, "complex() was called on", _STATIC))
+        raise self._lost(ConcretizationTypeError, "complex() was called on", _STATIC)
 
     def __index__(self) -> int:
         ask = "an integer (an index, a size, a range) was asked of"
         return self._concrete(TracerIntegerConversionError, ask, _STATIC).__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        ask = "NumPy asked for the values of"
-        value = self._concrete(TracerArrayConversionError, ask, _NUMPY)
-        return np.asarray(value, dtype=dtype)
+        raise self._lost(TracerArrayConversionError, "NumPy asked for the values of", _NUMPY)
 
     def item(self, *args: int) -> Any:
         """The element as a Python number; raises where it is not known."""
         return self._concrete(ConcretizationTypeError, "item() was called on", _STATIC).item(*args)
 
     def tolist(self) -> Any:
-        """The elements as nested lists; raises where they are not known."""
-        return self._concrete(ConcretizationTypeError, "tolist() was called on", _STATIC).tolist()
+        """Raises: what is made of the numbers would have no derivative."""
+        raise self._lost(ConcretizationTypeError, "tolist() was called on", _STATIC)
 
 
 _BRANCH = (

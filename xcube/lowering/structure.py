@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from xcube.ir import Atom, Equation, Jaxpr, Literal, Var, effects_of
+from xcube.ir import Atom, Equation, Jaxpr, Literal, Primitive, Var, effects_of
 from xcube.lowering.expression import COSTLY
 from xcube.lowering.fission import separated
-from xcube.primitives.lowered import Element, Structured
+from xcube.primitives.index import scattered_update
+from xcube.primitives.lowered import Element, Inline, Structured
 from xcube.primitives.shape import full, reshape
 from xcube.primitives.view import concatenate, slice_in_dim
 from xcube.trace import evaluate, stage
@@ -33,6 +34,10 @@ class Flattener(Protocol):
     def variable(self, atom: Atom) -> Var: ...
 
     def append(self, eqn: Equation, key: Any = None) -> tuple[Var, ...]: ...
+
+
+LARGE = 512  # elements of a carried array from which writing a window of it in place pays
+SMALLER = 4  # times that the window must be smaller
 
 
 def simplified(flat: Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[Atom]:
@@ -125,6 +130,9 @@ class _Loop:
             known = {v: a for v, a in constants.items() if isinstance(a, Literal)}
             self.bodies[number] = self.flat.body(jaxpr, known)
         self._fix()
+        state = [self.variables[0][n] for n in self.carry]
+        if (windows := _with_windows(self.bodies[0], state)) is not None:
+            self.bodies[0] = self.flat.body(windows, {})
         for number, jaxpr in enumerate(self.bodies):
             self.bodies[number] = _hoisted(self.flat, jaxpr, self.constants[number])
 
@@ -162,6 +170,30 @@ class _Loop:
         carried = dict(zip(self.carry, outputs, strict=False))
         whole = [self.fixed.get(n, carried.get(n)) for n in range(self.given)]
         return [*whole, *outputs[len(self.carry) :]]  # type: ignore[list-item]
+
+
+def _with_windows(jaxpr: Jaxpr, state: Sequence[Var]) -> Jaxpr | None:
+    """The body with small windows of large carried arrays written where they are, rather than the
+    arrays computed anew; None where there are none."""
+    carried, equations, found = set(state), [], False
+    for eqn in jaxpr.equations:
+        if eqn.primitive.name == "dynamic_update_slice" and eqn.inputs[0] in carried:
+            x, update = eqn.inputs[0].aval, eqn.inputs[1].aval
+            carried.update(eqn.outputs)
+            if x.size >= LARGE and x.size >= SMALLER * update.size > 0:
+                inner = stage(
+                    lambda *args: [scattered_update(*args)], [atom.aval for atom in eqn.inputs]
+                )
+                params = {"jaxpr": inner}
+                eqn = Equation(eqn.outputs, window_p, eqn.inputs, params, eqn.source)
+                found = True
+        equations.append(eqn)
+    if not found:
+        return None
+    return Jaxpr(jaxpr.inputs, tuple(equations), jaxpr.outputs, (), jaxpr.name)
+
+
+window_p = Primitive("window", lambda *avals, jaxpr: jaxpr.out_avals, lower=Inline(), multiple=True)
 
 
 def _with_outputs(jaxpr: Jaxpr, outputs: Sequence[Atom]) -> Jaxpr:

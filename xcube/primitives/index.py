@@ -223,18 +223,29 @@ def _update_batch(axis: Axis, args: Sequence[Any], batched: Sequence[bool]) -> t
     if not any(flags):
         return bind(dynamic_update_slice_p, x, update, literal(0), *starts), True
     indices, _ = _stacked(axis.size, starts, flags)
-    dims = tuple(range(len(starts)))
-    numbers = batched_numbers(ScatterDimensionNumbers(dims, (), dims), True, True)
-    out = scatter(
-        x,
-        indices,
-        update,
-        numbers,
-        indices_are_sorted=True,
-        unique_indices=True,
-        mode=GatherScatterMode.CLIP,
+    return _scattered(
+        x, update, indices, batched_numbers(_whole_window(x.ndim - 1), True, True)
+    ), True
+
+
+def _whole_window(rank: int) -> ScatterDimensionNumbers:
+    """The numbers of a scatter that writes one window, a place in every dimension."""
+    dims = tuple(range(rank))
+    return ScatterDimensionNumbers(dims, (), dims)
+
+
+def _scattered(x: Any, update: Any, indices: Any, numbers: ScatterDimensionNumbers) -> Any:
+    clip = GatherScatterMode.CLIP
+    return scatter(
+        x, indices, update, numbers, indices_are_sorted=True, unique_indices=True, mode=clip
     )
-    return out, True
+
+
+def scattered_update(x: Any, update: Any, *starts: Any) -> Any:
+    """dynamic_update_slice as a scatter, which computes the window alone where the result may lie
+    in the operand's memory: d[*s], d[*w], i[] for each dimension -> d[*s]."""
+    indices, _ = _stacked(1, starts, (False,) * len(starts))
+    return _scattered(x, update, indices, _whole_window(len(starts)))
 
 
 def _update_element(e: Any, index: Any) -> Any:

@@ -68,6 +68,16 @@ class Jitted:
     def __repr__(self) -> str:
         return f"<jitted {self._name}>"
 
+    def __reduce__(self) -> str:
+        """Pickled by name, as functions are."""
+        return self.__qualname__  # type: ignore[attr-defined]
+
+    def __copy__(self) -> Jitted:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        return self
+
     # stages and cache controls
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:

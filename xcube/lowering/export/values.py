@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -127,7 +128,25 @@ class Tables:
             return b"j", self.jaxpr(value)
         if isinstance(value, Array):
             return b"a", self.array(value)
+        if name := _name_here(value):
+            return b"n", self.string(name)
         raise Unstorable(f"{value!r:.60}, a {type(value).__name__}")
+
+
+def _name_here(value: Any) -> str:
+    """The qualified name of a function of this package, "module:name"; empty for anything else."""
+    name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
+    return name if callable(value) and _function_here(name) is value else ""
+
+
+def _function_here(name: str) -> Any:
+    """The function of that name in a loaded module of this package; None if there is none. Looked
+    up in dictionaries, so that no code of the module runs."""
+    module, _, path = name.partition(":")
+    if not module.startswith("xcube."):
+        return None
+    value = vars(sys.modules[module]).get(path) if module in sys.modules else None
+    return value if callable(value) else None
 
 
 _COMPOUND = (tuple, dict)
@@ -246,7 +265,14 @@ _READ: dict[bytes, Callable[[Found, Reader], Any]] = {
     b"v": lambda found, r: r.pick(found.avals),
     b"j": lambda found, r: r.pick(found.jaxprs),
     b"a": lambda found, r: r.pick(found.arrays),
+    b"n": lambda found, r: _function(r.pick(found.strings)),
 }
+
+
+def _function(name: str) -> Any:
+    if (function := _function_here(name)) is None:
+        raise ExportError(f"deserialize: the function {name} of xcube is not loaded here, or gone.")
+    return function
 
 
 def _flag(number: int) -> bool:

@@ -90,6 +90,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "ge": np.greater_equal,
 }
 _ABSORBED = {"and": False, "or": True}
+SPARSE = 512  # elements of an array for each one that is written
 
 
 def _is_whole(node: Node) -> bool:
@@ -248,6 +249,8 @@ _UPDATES = {
 def scatter(evaluator: Evaluator, eqn: Equation, index: tuple[Index, ...]) -> Node:
     """An element with all updates that may meet it applied in order."""
     nodes, (x, _, updates) = evaluator.nodes, eqn.inputs
+    if x.aval.size >= SPARSE * max(1, updates.aval.size):
+        raise Unfit  # every place would look for the few that are written
     element = evaluator.read(x, index)
     if updates.aval.size == 0:
         return element
