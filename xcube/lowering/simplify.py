@@ -13,6 +13,7 @@ import numpy as np
 
 from xcube.ir import Atom, Aval, Equation, Jaxpr, Literal, Var, effects_of
 from xcube.lowering import structure
+from xcube.lowering.kernels import contract_matrix
 from xcube.lowering.results import filled
 from xcube.primitives.elementwise import div, mul, sqrt
 from xcube.primitives.kinds import add
@@ -271,7 +272,23 @@ def _by_root(x: Any, exponent: float) -> Any:
     return power if exponent > 0 else div(np.ones((), x.dtype)[()], power)
 
 
+def _matrix_product(flat: _Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Atom | None:
+    """Tiles read an operand in whichever order it lies, and a reshape does not move it."""
+    for number, atom in enumerate(inputs):
+        if (inner := _producer(flat, atom, "transpose")) is not None:
+            params = contract_matrix.absorbed(eqn, number, inner.params["permutation"])
+        elif (inner := _producer(flat, atom, "reshape")) is not None:
+            params = eqn.params
+        else:
+            continue
+        source = inner.inputs[0]
+        if params is not None and isinstance(source, Var):
+            return flat.again(eqn, (*inputs[:number], source, *inputs[number + 1 :]), params)
+    return None
+
+
 ALGEBRA: dict[str, Rule] = {
+    "matrix_product": _matrix_product,
     "pow": _power,
     "select_n": _select,
     "convert_element_type": _same_type,

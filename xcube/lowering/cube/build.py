@@ -147,12 +147,15 @@ class Variable:
 class Builder:
     """Appends statements to one kernel."""
 
-    def __init__(self, name: str, cube_dim: tuple[int, int, int] = (1, 1, 1)) -> None:
+    def __init__(
+        self, name: str, cube_dim: tuple[int, int, int] = (1, 1, 1), resident: int = 0
+    ) -> None:
         self.name = name
-        self.cube_dim = cube_dim
+        self.cube_dim, self.resident = cube_dim, resident
         self._count = 0
         self._buffers: list[Buffer] = []
         self._scalars: list[Name] = []
+        self._maps: list[ir.TileMap] = []
         self._arrays = 0
         self._blocks: list[list[Stmt]] = [[]]
         self._known: list[dict[object, Value]] = [{}]
@@ -171,9 +174,9 @@ class Builder:
         self._scalars.append(name)
         return Value(name, self)
 
-    def shared(self, dtype: str, size: int) -> Buffer:
-        """An array of `size` elements that the units of a cube share."""
-        return self._array(dtype, size, "shared")
+    def shared(self, dtype: str, size: int, over: Buffer | None = None) -> Buffer:
+        """An array of `size` elements that the units of a cube share; `over` is not used again."""
+        return self._array(dtype, size, "shared", None if over is None else over.number)
 
     def local(self, dtype: str, size: int) -> Buffer:
         """An array of `size` elements that belongs to one unit."""
@@ -182,8 +185,15 @@ class Builder:
     def finish(self) -> Kernel:
         """The kernel built so far."""
         assert len(self._blocks) == 1, "finish: a block is still open"
-        body = tuple(self._blocks[0])
-        return Kernel(self.name, tuple(self._buffers), tuple(self._scalars), body, self.cube_dim)
+        return Kernel(
+            self.name,
+            tuple(self._buffers),
+            tuple(self._scalars),
+            tuple(self._blocks[0]),
+            self.cube_dim,
+            tuple(self._maps),
+            self.resident,
+        )
 
     # values -----------------------------------------------------------------------------------
 
@@ -374,10 +384,27 @@ class Builder:
 
     # inside -----------------------------------------------------------------------------------
 
-    def _array(self, dtype: str, size: int, space: str) -> Buffer:
+    def map(
+        self, buffer: Buffer, sizes: Sequence[Value], strides: Sequence[Value], box: Sequence[int]
+    ) -> ir.TileMap:
+        """A way to read a global buffer by boxes; sizes and strides are scalars of the launch."""
+        names = [tuple([value.atom for value in values]) for values in (sizes, strides)]
+        map = ir.TileMap(len(self._maps), buffer, *names, tuple(box))  # type: ignore[arg-type]
+        self._maps.append(map)
+        return map
+
+    def emit(self, statement: Stmt) -> None:
+        """Append a statement that has no method of its own: see `matrix.py`."""
+        self._emit(statement)
+
+    def named(self, type: Type) -> Name:
+        """A name that nothing has yet, for the target of such a statement."""
+        return self._name(type)
+
+    def _array(self, dtype: str, size: int, space: str, over: int | None = None) -> Buffer:
         self._arrays += 1
         number = self._arrays - 1
-        buffer = Buffer(number, dtype, space, "inout", size)  # type: ignore[arg-type]
+        buffer = Buffer(number, dtype, space, "inout", size, over)  # type: ignore[arg-type]
         self._emit(ir.Allocate(buffer))
         return buffer
 

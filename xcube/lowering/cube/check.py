@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import ir, text
+from xcube.lowering.cube import check_matrix, ir, text
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
 
 _INDEX, _BOOL = Type("index"), Type("bool")
@@ -32,12 +32,14 @@ def check(kernel: Kernel) -> None:
       > 2 |   break
         3 | }
     """
-    checker = _Checker(kernel)
+    checker = Checker(kernel)
     checker.header()
     checker.block(kernel.body)
 
 
-class _Checker:
+class Checker:
+    """Walks one kernel; rules of matrix units stand in `check_matrix.py`."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.at: Stmt | None = None  # the statement being checked; None is the header
@@ -71,6 +73,8 @@ class _Checker:
         for scalar in self.kernel.scalars:
             self.require(scalar.type.lanes == 1, f"a scalar must have 1 lane; got {scalar.type}")
             self.define(scalar)
+        for number, map in enumerate(self.kernel.maps):
+            check_matrix.check_map(self, number, map)
 
     def storable(self, buffer: Buffer) -> None:
         self.require(buffer.dtype in ir.DTYPES, f"a buffer must have a dtype; got {buffer.dtype}")
@@ -303,8 +307,20 @@ class _Checker:
         self.require(
             buffer.number not in self.allocated, f"an array must be allocated once; got {buffer}"
         )
+        self.takes_over(buffer)
         self.allocated.add(buffer.number)
         self.memories[buffer.space, buffer.number] = buffer
+
+    def takes_over(self, buffer: Buffer) -> None:
+        """An array that lies over another one has room there; the other is out of scope then."""
+        if buffer.over is None:
+            return
+        other = self.memories.pop(("shared", buffer.over), None)
+        if other is None or buffer.space != "shared":
+            self.fail("an array must be shared, as the one whose memory it takes over, in scope")
+        sizes = [b.size * ir.BITS[b.dtype] // 8 for b in (buffer, other)]
+        rule = f"an array must fit the {sizes[1]} bytes that it takes over; got {sizes[0]}"
+        self.require(sizes[0] <= sizes[1], rule)
 
     # variables and control flow ---------------------------------------------------------------
 
@@ -370,31 +386,32 @@ def _same_bits(source: Type, target: Type) -> bool:
     return plain and ir.BITS[source.dtype] == ir.BITS[target.dtype]
 
 
-_USES: dict[type, Callable[[_Checker, Any], None]] = {
-    Const: _Checker.use_literal,
-    Name: _Checker.use_name,
+_USES: dict[type, Callable[[Checker, Any], None]] = {
+    Const: Checker.use_literal,
+    Name: Checker.use_name,
 }
-_RESULTS: dict[str, Callable[[_Checker, ir.Let, list[Type]], None]] = {
-    "same": _Checker.elementwise,
-    "bool": _Checker.elementwise,
-    "select": _Checker.select,
-    "scalar": _Checker.to_scalar,
-    "given": _Checker.given,
+_RESULTS: dict[str, Callable[[Checker, ir.Let, list[Type]], None]] = {
+    "same": Checker.elementwise,
+    "bool": Checker.elementwise,
+    "select": Checker.select,
+    "scalar": Checker.to_scalar,
+    "given": Checker.given,
 }
-_CHECKS: dict[type, Callable[[_Checker, Any], None]] = {
-    ir.Let: _Checker.let,
-    ir.Load: _Checker.load,
-    ir.Store: _Checker.store,
-    ir.Declare: _Checker.declare,
-    ir.Assign: _Checker.assign,
-    ir.Read: _Checker.read,
-    ir.For: _Checker.for_,
-    ir.If: _Checker.if_,
-    ir.Loop: _Checker.loop,
-    ir.Break: _Checker.leave,
-    ir.Continue: _Checker.leave,
+_CHECKS: dict[type, Callable[[Checker, Any], None]] = {
+    ir.Let: Checker.let,
+    ir.Load: Checker.load,
+    ir.Store: Checker.store,
+    ir.Declare: Checker.declare,
+    ir.Assign: Checker.assign,
+    ir.Read: Checker.read,
+    ir.For: Checker.for_,
+    ir.If: Checker.if_,
+    ir.Loop: Checker.loop,
+    ir.Break: Checker.leave,
+    ir.Continue: Checker.leave,
     ir.Return: lambda checker, s: None,
-    ir.Allocate: _Checker.allocate,
-    ir.Atomic: _Checker.atomic,
-    ir.Sync: _Checker.sync,
+    ir.Allocate: Checker.allocate,
+    ir.Atomic: Checker.atomic,
+    ir.Sync: Checker.sync,
+    **check_matrix.CHECKS,
 }

@@ -1,7 +1,8 @@
 """Runs a kernel in NumPy, unit by unit, and reports what a device would let pass: access out of
 bounds, reads of memory never written, races between barriers, barriers that part of a cube
 misses, broken promises. It is the oracle for the emitters. Every unit is a generator that stops
-at `sync`; the units of a cube advance together from barrier to barrier, one cube after another.
+where units meet: planes and groups go on as soon as all of their units are there, a cube at `sync`;
+one cube runs after another. Matrix units: `interpret_matrix.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import ir, text
+from xcube.lowering.cube import interpret_matrix, ir, text
 from xcube.lowering.cube.arithmetic import NUMPY, Line, evaluate, literal
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
@@ -23,7 +24,7 @@ from xcube.lowering.cube.memory import Memory, borrow
 
 Position = tuple[int, int, int]
 Signal = str | None  # how a body ended: "break", "continue", "return", or None at its end
-Run = Generator[ir.Sync, None, Signal]
+Run = Generator[Stmt, None, Signal]  # stops where units meet
 
 
 def interpret(
@@ -88,6 +89,8 @@ class Cube:
     number: int
     position: Position
     shared: dict[int, Memory] = dataclasses.field(default_factory=dict)
+    barriers: interpret_matrix.Barriers = dataclasses.field(default_factory=dict)
+    reading: dict[int, list[interpret_matrix.Product]] = dataclasses.field(default_factory=dict)
 
     def advance(self) -> None:
         """A barrier: what units touched before it is ordered before what they touch after it."""
@@ -104,6 +107,7 @@ class Unit:
     position: Position
     values: dict[int, Line]
     local: dict[int, Memory] = dataclasses.field(default_factory=dict)
+    flight: interpret_matrix.Flight = dataclasses.field(default_factory=interpret_matrix.Flight)
 
     def value(self, atom: Atom) -> Line:
         return literal(atom) if isinstance(atom, Const) else self.values[atom.number]
@@ -124,6 +128,37 @@ class Unit:
         place = f"At unit {self.position} of cube {self.cube.position}."
         listing = text.excerpt(self.cube.launch.kernel, statement)
         return KernelError(f"interpret: {rule}. {place}\n{listing}")
+
+    def places(
+        self, s: Stmt, memory: Memory, index: Atom, lanes: int, mask: Atom | None
+    ) -> tuple[Line, Line]:
+        """Element numbers of the lanes of an access, and which lanes are active."""
+        places = self.value(index)
+        if len(places) < lanes:
+            places = places + np.arange(lanes)
+        active = np.ones(lanes, np.bool_) if mask is None else self.value(mask)
+        self.inside(s, memory, places, active)
+        return places, active
+
+    def inside(self, s: Stmt, memory: Memory, places: Line, active: Line | bool = True) -> Line:
+        """The places, which must lie in a memory."""
+        size = len(memory.values)
+        for lane in np.flatnonzero(active & ((places < 0) | (places >= size)))[:1]:
+            raise self.fault(
+                s,
+                f"an index must be at least 0 and below {size}; got {places[lane]} in lane {lane}",
+            )
+        return places
+
+    def touch(self, s: Stmt, memory: Memory, kind: str, places: Line) -> None:
+        """Note an access; raises if another unit or cube races for an element."""
+        if (race := memory.touch(kind, places, self.number, self.cube.number)) is None:
+            return
+        place, what, whom = race
+        raise self.fault(
+            s, f"a race: element {place} is touched here ({kind}) and by another {whom} ({what}) "
+            "with no barrier between them; atomics or another split of the work avoid it"
+        )  # fmt: skip
 
 
 def _three(count: int | Sequence[int]) -> Position:
@@ -160,26 +195,49 @@ def _run_cube(cube: Cube) -> None:
         for number, position in enumerate(_positions(kernel.cube_dim))
     ]
     runs = [_body(unit, kernel.body) for unit in units]
-    while True:
-        stops = [next(run, None) for run in runs]
-        if all(stop is None for stop in stops):
-            break
-        _check_barrier(units, stops)
-        cube.advance()
+    stops = [next(run, None) for run in runs]
+    while any(stop is not None for stop in stops):
+        if not _meet(units, runs, stops):
+            _check_barrier(units, stops)
+            cube.advance()
+            stops = [next(run, None) for run in runs]
     cube.advance()
 
 
-def _check_barrier(units: list[Unit], stops: list[ir.Sync | None]) -> None:
-    here = next(k for k, stop in enumerate(stops) if stop is not None)
+def _meet(units: list[Unit], runs: list[Run], stops: list[Stmt | None]) -> bool:
+    """Let sets of units that are all there do what they do together, again and again, the first
+    units first: who fills memory does so as soon as barriers allow it. Whether any went on."""
+    met, first = False, 0
+    while first < len(units):
+        statement = stops[first]
+        size, function = interpret_matrix.TOGETHER.get(type(statement), (1, None))
+        members = slice(first // size * size, first // size * size + size)
+        here = all(stop is statement for stop in stops[members])
+        if here and function is not None and function(units[members], statement):
+            stops[members] = [next(run, None) for run in runs[members]]
+            met = True
+        else:
+            first += 1
+    return met
+
+
+def _check_barrier(units: list[Unit], stops: list[Stmt | None]) -> None:
+    """All units must stop at one sync; what planes and groups wait for in vain comes first."""
+    order = sorted(range(len(stops)), key=lambda k: type(stops[k]) not in interpret_matrix.TOGETHER)
+    here = next(k for k in order if stops[k] is not None)
     statement = stops[here]
     assert statement is not None
-    for unit, stop in zip(units, stops, strict=True):
+    size, function = interpret_matrix.TOGETHER.get(type(statement), (len(units), None))
+    members = slice(here // size * size, here // size * size + size)
+    whole = "a cube must reach a sync" if function is None else f"a set of {size} must meet here"
+    for unit, stop in zip(units[members], stops[members], strict=True):
         if stop is statement:
             continue
-        instead = "ended without it" if stop is None else "stopped at another sync"
-        raise units[here].fault(
-            statement, f"all units of a cube must reach a sync; unit {unit.position} {instead}"
-        )
+        other = "sync" if isinstance(stop, ir.Sync) else "meeting"
+        instead = "ended without it" if stop is None else f"stopped at another {other}"
+        raise units[here].fault(statement, f"all units of {whole}; unit {unit.position} {instead}")
+    if function is not None:
+        raise units[here].fault(statement, "nobody goes on, and this phase of a barrier never ends")
 
 
 def _body(unit: Unit, body: tuple[Stmt, ...]) -> Run:
@@ -187,6 +245,8 @@ def _body(unit: Unit, body: tuple[Stmt, ...]) -> Run:
         kind = type(statement)
         if (step := _STEPS.get(kind)) is not None:
             step(unit, statement)
+        elif kind in interpret_matrix.TOGETHER:
+            yield statement
         elif kind in _SIGNALS:
             return _SIGNALS[kind]
         elif (signal := (yield from _CONTROL[kind](unit, statement))) is not None:
@@ -256,12 +316,12 @@ def _place(unit: Unit, op: str) -> int:
 
 def _load(unit: Unit, s: ir.Load) -> None:
     memory, lanes = unit.memory(s.buffer), s.target.type.lanes
-    places, active = _places(unit, s, memory, s.index, lanes, s.mask)
+    places, active = unit.places(s, memory, s.index, lanes, s.mask)
     if len(unread := places[active & ~memory.is_written(places, active)]):
         raise unit.fault(
             s, f"an element must be written before it is read; element {unread[0]} is not"
         )
-    _touch(unit, s, memory, "read", places[active])
+    unit.touch(s, memory, "read", places[active])
     value = np.zeros(lanes, memory.values.dtype)
     value[active] = memory.values[places[active]]
     unit.values[s.target.number] = value
@@ -269,22 +329,22 @@ def _load(unit: Unit, s: ir.Load) -> None:
 
 def _store(unit: Unit, s: ir.Store) -> None:
     memory, value = unit.memory(s.buffer), unit.value(s.value)
-    places, active = _places(unit, s, memory, s.index, len(value), s.mask)
+    places, active = unit.places(s, memory, s.index, len(value), s.mask)
     if s.streaming and places[0] % len(value):
         raise unit.fault(
             s, f"a streaming store must start at a multiple of its {len(value)} lanes; "
             f"got index {places[0]}"
         )  # fmt: skip
-    _touch(unit, s, memory, "write", places[active])
+    unit.touch(s, memory, "write", places[active])
     memory.write(places[active], value[active])
 
 
 def _atomic(unit: Unit, s: ir.Atomic) -> None:
     memory, value = unit.memory(s.buffer), unit.value(s.value)
-    places, active = _places(unit, s, memory, s.index, len(value), None)
+    places, active = unit.places(s, memory, s.index, len(value), None)
     if not memory.is_written(places, active).all():
         raise unit.fault(s, "an element must be written before an atomic updates it")
-    _touch(unit, s, memory, "atomic", places)
+    unit.touch(s, memory, "atomic", places)
     old = np.zeros_like(value)
     for lane, place in enumerate(places):
         old[lane] = memory.values[place]
@@ -298,42 +358,41 @@ def _combined(s: ir.Atomic, old: Line, value: Line) -> Line:
     return evaluate(s.op, (old, value), Type(s.buffer.dtype))
 
 
-def _places(
-    unit: Unit, s: Stmt, memory: Memory, index: Atom, lanes: int, mask: Atom | None
-) -> tuple[Line, Line]:
-    """Element numbers of the lanes, and which lanes are active."""
-    places = unit.value(index)
-    if len(places) < lanes:
-        places = places + np.arange(lanes)
-    active = np.ones(lanes, np.bool_) if mask is None else unit.value(mask)
-    size = len(memory.values)
-    for lane in np.flatnonzero(active & ((places < 0) | (places >= size)))[:1]:
-        raise unit.fault(
-            s, f"an index must be at least 0 and below {size}; got {places[lane]} in lane {lane}"
-        )
-    return places, active
-
-
-def _touch(unit: Unit, s: Stmt, memory: Memory, kind: str, places: Line) -> None:
-    if (race := memory.touch(kind, places, unit.number, unit.cube.number)) is None:
-        return
-    place, what, whom = race
-    raise unit.fault(
-        s, f"a race: element {place} is touched here ({kind}) and by another {whom} ({what}) "
-        "with no barrier between them; atomics or another split of the work avoid it"
-    )  # fmt: skip
-
-
 def _allocate(unit: Unit, s: ir.Allocate) -> None:
     buffer, units = s.buffer, math.prod(unit.cube.launch.kernel.cube_dim)
     if buffer.space == "local":
         unit.local[buffer.number] = Memory.unwritten(buffer.size, NUMPY[buffer.dtype])
     elif buffer.number not in unit.cube.shared:
+        if buffer.over is not None:
+            _take_over(unit, s, unit.cube.shared[buffer.over])
         unit.cube.shared[buffer.number] = Memory.unwritten(buffer.size, NUMPY[buffer.dtype], units)
+
+
+def _take_over(unit: Unit, s: ir.Allocate, memory: Memory) -> None:
+    """Whoever touches the array from here on races with the one that takes its memory over."""
+    everything = np.arange(len(memory.values))
+    unit.touch(s, memory, "write", everything)
+    assert memory.written is not None
+    memory.written[:] = False
 
 
 def _set(unit: Unit, target: Name, value: Atom) -> None:
     unit.values[target.number] = unit.value(value)
+
+
+def _assign(unit: Unit, s: ir.Assign) -> None:
+    _check_idle(unit, s, s.variable)
+    _set(unit, s.variable, s.value)
+
+
+def _read(unit: Unit, s: ir.Read) -> None:
+    _check_idle(unit, s, s.variable)
+    _set(unit, s.target, s.variable)
+
+
+def _check_idle(unit: Unit, s: Stmt, variable: Name) -> None:
+    if variable.number in unit.flight.busy:
+        raise unit.fault(s, "sums must not be touched until a wait for products names them")
 
 
 _STEPS: dict[type, Callable[[Unit, Any], None]] = {
@@ -341,10 +400,11 @@ _STEPS: dict[type, Callable[[Unit, Any], None]] = {
     ir.Load: _load,
     ir.Store: _store,
     ir.Declare: lambda unit, s: _set(unit, s.variable, s.init),
-    ir.Assign: lambda unit, s: _set(unit, s.variable, s.value),
-    ir.Read: lambda unit, s: _set(unit, s.target, s.variable),
+    ir.Assign: _assign,
+    ir.Read: _read,
     ir.Allocate: _allocate,
     ir.Atomic: _atomic,
+    **interpret_matrix.STEPS,
 }
 _CONTROL: dict[type, Callable[[Unit, Any], Run]] = {
     ir.For: _for,

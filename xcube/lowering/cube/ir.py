@@ -1,6 +1,6 @@
 """The kernel IR: structured SSA over scalars and lines. It knows dtypes and nothing of tensors.
 
-    kernel  = Kernel(name, buffers: Buffer*, scalars: Name*, body: stmt*)
+    kernel  = Kernel(name, buffers: Buffer*, scalars: Name*, body: stmt*, maps: TileMap*)
     stmt    = Let(target: Name, op, args: atom*, attrs)       a pure operation, see OPS
             | Load(target: Name, buffer, index: atom, mask: atom?)
             | Store(buffer, index: atom, value: atom, mask: atom?, streaming)
@@ -11,19 +11,31 @@
             | Loop(body: stmt*) | Break | Continue | Return   Loop runs until Break
             | Allocate(buffer)                                a shared or local array
             | Atomic(target: Name, op, buffer, index: atom, value: atom) | Sync
+            | CopyAsync(target: buffer, at: atom, source: buffer, index: atom, lanes, valid: atom?)
+            | CommitCopies | WaitCopies(pending)              cp.async: 16 bytes at a time
+            | LoadMatrices(target: Name, buffer, index: atom, transposed)           by a plane
+            | MultiplyMatrices(target: Name, left: atom, right: atom, sum: atom)    by a plane
+            | MultiplyPanels(sums: Name, left: Panel, right: Panel, steps, fresh: atom)
+            | WaitProducts(pending, sums: Name*)              both by a group of planes
+            | CopyTile(target: buffer, at: atom, map, place: atom*, barriers: buffer, barrier: atom)
+            | SetBarrier(barriers: buffer, barrier: atom, arrivals)
+            | Arrive(barriers: buffer, barrier: atom, nbytes)
+            | Await(barriers: buffer, barrier: atom, parity: atom)
+            | SyncPlane | SetRegisters(count, grows)
     atom    = Const(value, type) | Name(number, type)
     type    = Type(dtype, lanes)                              dtype as in printed jaxprs, or "index"
 
 A load or store with a scalar index and a value of n lanes touches n neighbouring elements; with a
 line of n indices it gathers or scatters. Masked-off lanes are neither read nor written and load
-as zero. `index` is the target's address arithmetic: 64-bit on the CPU.
+as zero. `index` is the target's address arithmetic: 64-bit on the CPU. A plane is PLANE units that
+follow one another, a group GROUP of them; what matrix units do with their operands: `matrix.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal as OneOf
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 FLOATS = ("f8_e4m3fn", "f8_e5m2", "f16", "bf16", "f32", "f64")
 SIGNED = ("i8", "i16", "i32", "i64")
@@ -73,13 +85,14 @@ Space = OneOf["global", "shared", "local"]
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory of one dtype: a parameter (global), or an array of `size` elements of a cube (shared)
-    or a unit (local)."""
+    or a unit (local). `over`: the number of a shared array whose memory this one takes over."""
 
     number: int
     dtype: str
     space: Space = "global"
     access: OneOf["in", "out", "inout"] = "in"
     size: int = 0
+    over: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +200,191 @@ class Sync:
     pass
 
 
+# copies on their way, and matrix units -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """`lanes` neighbours, 16 bytes of them, begin to move from global to shared memory: zeros where
+    `valid` does not hold. Both places are multiples of `lanes`. The copy belongs to the next
+    CommitCopies of the unit, and is done when WaitCopies says so."""
+
+    target: Buffer
+    at: Atom
+    source: Buffer
+    index: Atom
+    lanes: int
+    valid: Atom | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """The copies that the unit began since the last one are one batch, which may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCopies:
+    """Wait until at most the `pending` youngest batches of the unit are on their way; other units
+    see the rest behind the next Sync, their matrix units included."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrices:
+    """A plane loads matrices of 8 rows of 16 bytes from shared memory: unit u says where row u % 8
+    of matrix u / 8 begins. `matrix.loaded` says which elements each unit gets."""
+
+    target: Name
+    buffer: Buffer
+    index: Atom
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyMatrices:
+    """target = left @ right + sum, by a plane: 16 rows, 8 columns, 32 bytes of depth.
+    `matrix.left`, `right` and `sum_of` say which elements each unit holds."""
+
+    target: Name
+    left: Atom
+    right: Atom
+    sum: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """An operand of MultiplyPanels in shared memory, from element `index` on, as `matrix.exchanged`
+    lays it out; `deep`: rows lie along the depth, else the depth lies along rows, in blocks of one
+    span that are `apart` elements apart."""
+
+    buffer: Buffer
+    index: Atom
+    deep: bool
+    apart: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyPanels:
+    """A group begins to add left @ right to its sums, a variable of n / 2 lanes for 64 rows and n
+    columns; `steps` times 32 bytes of depth, the first of them replacing the sums if `fresh`.
+    Nobody may touch the sums or write the panels before WaitProducts says that it is done."""
+
+    sums: Name
+    left: Panel
+    right: Panel
+    steps: int
+    fresh: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProducts:
+    """Wait until at most the `pending` youngest MultiplyPanels of the group go on; `sums` are the
+    variables that are read from here on."""
+
+    pending: int
+    sums: tuple[Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TileMap:
+    """How a global buffer is read by boxes: scalars of the kernel that are the sizes of its
+    dimensions, innermost first, and the distances of neighbours along the outer ones, in elements;
+    a box has `box` elements along each, the innermost a line of 128 bytes."""
+
+    number: int
+    buffer: Buffer
+    sizes: tuple[Name, ...]
+    strides: tuple[Name, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTile:
+    """One unit asks for the box at `place` to be copied to element `at` of a shared array, as
+    `matrix.exchanged` lays it out, with zeros for what lies outside the buffer's sizes. The bytes
+    of the whole box count at the barrier once they are there."""
+
+    target: Buffer
+    at: Atom
+    map: TileMap
+    place: tuple[Atom, ...]
+    barriers: Buffer
+    barrier: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class SetBarrier:
+    """Makes an element of a shared array a barrier, in phase 0, whose phases take so many
+    arrivals; units see it behind the next Sync."""
+
+    barriers: Buffer
+    barrier: Atom
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """One arrival in the current phase, which then also waits for `nbytes` bytes of boxes. A phase
+    ends when all arrivals and bytes are there."""
+
+    barriers: Buffer
+    barrier: Atom
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Wait until the phase of a parity has ended: 0 for the first, third, ...; 1 passes at once
+    while the first goes on. What units did before they arrived has happened then."""
+
+    barriers: Buffer
+    barrier: Atom
+    parity: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlane:
+    """All units of the plane meet here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRegisters:
+    """The planes of a group give registers back, or take more: `count` for each unit from here on.
+    All groups of a cube together must not take more than the kernel began with."""
+
+    count: int
+    grows: bool
+
+
+PLANE = 32
+GROUP = 128
+
+Matrix = (
+    CopyAsync | CommitCopies | WaitCopies | LoadMatrices | MultiplyMatrices | MultiplyPanels
+    | WaitProducts | CopyTile | SetBarrier | Arrive | Await | SyncPlane | SetRegisters
+)  # fmt: skip
+MATRIX: tuple[type, ...] = get_args(Matrix)
+
 Stmt = (
     Let | Load | Store | Declare | Assign | Read | For | If | Loop | Break | Continue | Return
-    | Allocate | Atomic | Sync
+    | Allocate | Atomic | Sync | Matrix
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel: global buffers in launch order, scalar parameters in launch order, the body of
-    one unit. `cube_dim` is the number of units of a cube."""
+    one unit. `cube_dim` is the number of units of a cube. `maps`: how buffers are read by boxes.
+    `resident`: how many cubes are meant to share a core's registers; 0 leaves it open."""
 
     name: str
     buffers: tuple[Buffer, ...]
     scalars: tuple[Name, ...]
     body: tuple[Stmt, ...]
     cube_dim: tuple[int, int, int] = (1, 1, 1)
+    maps: tuple[TileMap, ...] = ()
+    resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ class Ledger:
         """A barrier."""
         self._base += self._parties + 1
 
+    def forget(self, first: int, count: int) -> None:
+        """A barrier of some parties between one another; not of elements that several touched."""
+        low = self._base + first
+        for entries in self._entries.values():
+            entries[(entries >= low) & (entries < low + count)] = -1
+
     def touch(self, kind: str, places: Line, party: int) -> tuple[int, str] | None:
         """Note a touch; gives the element and the way in which another party raced for it."""
         mine, several = self._base + party, self._base + self._parties
@@ -86,6 +92,11 @@ class Memory:
         """A barrier between units."""
         if self.units is not None:
             self.units.advance()
+
+    def forget(self, first: int, count: int) -> None:
+        """A barrier between some units."""
+        if self.units is not None:
+            self.units.forget(first, count)
 
     def is_written(self, places: Line, active: Line) -> Line:
         """Which lanes find a written element; lanes that are not active do."""

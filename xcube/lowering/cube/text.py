@@ -150,7 +150,9 @@ def _render(kernel: Kernel, name: str) -> str:
     heads = [f"{writer.memory(b)}: {b.access} {b.dtype}" for b in kernel.buffers]
     heads += [f"{writer.atom(scalar)}: {scalar.type}" for scalar in kernel.scalars]
     dim = " ".join(map(str, kernel.cube_dim))
-    writer.lines.append(f"kernel {name}({', '.join(heads)}) cube_dim {dim} {{")
+    tail = "".join([_map(writer, each) for each in kernel.maps])
+    tail += f" resident {kernel.resident}" if kernel.resident else ""
+    writer.lines.append(f"kernel {name}({', '.join(heads)}) cube_dim {dim}{tail} {{")
     writer.block(kernel.body, _INDENT)
     writer.lines.append("}")
     return "\n".join(writer.lines)
@@ -234,12 +236,75 @@ def _loop(w: _Writer, s: ir.Loop, pad: str) -> None:
 
 
 def _allocate(w: _Writer, s: ir.Allocate, pad: str) -> None:
-    w.lines.append(f"{pad}{w.memory(s.buffer)} = allocate {s.buffer.dtype}[{s.buffer.size}]")
+    over = s.buffer.over
+    tail = "" if over is None else f" over {w.buffers['shared', over]}"
+    w.lines.append(f"{pad}{w.memory(s.buffer)} = allocate {s.buffer.dtype}[{s.buffer.size}]{tail}")
 
 
 def _atomic(w: _Writer, s: ir.Atomic, pad: str) -> None:
     place = f"{w.memory(s.buffer)}[{w.atom(s.index)}]"
     w.lines.append(f"{pad}{w.define(s.target)} = atomic {s.op} {place}, {w.atom(s.value)}")
+
+
+def _map(w: _Writer, map: ir.TileMap) -> str:
+    sizes, strides = (", ".join([w.atom(name) for name in names])
+                      for names in (map.sizes, map.strides))  # fmt: skip
+    box = " ".join([str(size) for size in map.box])
+    return f" map m{map.number}({w.memory(map.buffer)}; {sizes}; {strides}) box {box}"
+
+
+def _copy_tile(w: _Writer, s: ir.CopyTile, pad: str) -> None:
+    place = ", ".join([w.atom(atom) for atom in s.place])
+    target, barrier = f"{w.memory(s.target)}[{w.atom(s.at)}]", _barrier(w, s)
+    w.lines.append(f"{pad}copy {target} <- m{s.map.number}[{place}] at {barrier}")
+
+
+def _barrier(w: _Writer, s: ir.CopyTile | ir.SetBarrier | ir.Arrive | ir.Await) -> str:
+    return f"{w.memory(s.barriers)}[{w.atom(s.barrier)}]"
+
+
+def _set_registers(w: _Writer, s: ir.SetRegisters, pad: str) -> None:
+    w.lines.append(f"{pad}registers {'up' if s.grows else 'down'} to {s.count}")
+
+
+def _line(text: Callable[[_Writer, Any], str]) -> Callable[[_Writer, Any, str], None]:
+    return lambda w, s, pad: w.lines.append(pad + text(w, s))
+
+
+def _copy_async(w: _Writer, s: ir.CopyAsync, pad: str) -> None:
+    target, source = (
+        f"{w.memory(buffer)}[{w.atom(at)}]"
+        for buffer, at in ((s.target, s.at), (s.source, s.index))
+    )
+    valid = "" if s.valid is None else f" where {w.atom(s.valid)}"
+    w.lines.append(f"{pad}copy {target} <- {source} x{s.lanes}{valid}")
+
+
+def _load_matrices(w: _Writer, s: ir.LoadMatrices, pad: str) -> None:
+    place = f"{w.memory(s.buffer)}[{w.atom(s.index)}]"
+    transposed = " transposed" if s.transposed else ""
+    w.lines.append(f"{pad}{w.define(s.target)} = load matrices {place}{transposed}")
+
+
+def _multiply_matrices(w: _Writer, s: ir.MultiplyMatrices, pad: str) -> None:
+    operands = ", ".join(map(w.atom, (s.left, s.right, s.sum)))
+    w.lines.append(f"{pad}{w.define(s.target)} = multiply matrices {operands}")
+
+
+def _panel(w: _Writer, panel: ir.Panel) -> str:
+    layout = "deep" if panel.deep else f"wide {panel.apart}"
+    return f"{w.memory(panel.buffer)}[{w.atom(panel.index)}] {layout}"
+
+
+def _multiply_panels(w: _Writer, s: ir.MultiplyPanels, pad: str) -> None:
+    operands = f"{_panel(w, s.left)}, {_panel(w, s.right)}"
+    tail = f"steps {s.steps} fresh {w.atom(s.fresh)}"
+    w.lines.append(f"{pad}multiply panels {w.atom(s.sums)} += {operands} {tail}")
+
+
+def _wait_products(w: _Writer, s: ir.WaitProducts, pad: str) -> None:
+    names = "".join([f" {w.atom(name)}" for name in s.sums])
+    w.lines.append(f"{pad}wait products {s.pending}{names}")
 
 
 def _word(word: str) -> Callable[[_Writer, Any, str], None]:
@@ -262,4 +327,17 @@ _WRITE: dict[type, Callable[[_Writer, Any, str], None]] = {
     ir.Allocate: _allocate,
     ir.Atomic: _atomic,
     ir.Sync: _word("sync"),
+    ir.CopyAsync: _copy_async,
+    ir.CommitCopies: _word("commit copies"),
+    ir.WaitCopies: _line(lambda w, s: f"wait copies {s.pending}"),
+    ir.LoadMatrices: _load_matrices,
+    ir.MultiplyMatrices: _multiply_matrices,
+    ir.MultiplyPanels: _multiply_panels,
+    ir.WaitProducts: _wait_products,
+    ir.CopyTile: _copy_tile,
+    ir.SetBarrier: _line(lambda w, s: f"barrier {_barrier(w, s)} of {s.arrivals}"),
+    ir.Arrive: _line(lambda w, s: f"arrive {_barrier(w, s)} bytes {s.nbytes}"),
+    ir.Await: _line(lambda w, s: f"await {_barrier(w, s)} parity {w.atom(s.parity)}"),
+    ir.SyncPlane: _word("sync plane"),
+    ir.SetRegisters: _set_registers,
 }

@@ -119,6 +119,11 @@ class Code:
         self._kernels: list[_Kernel] = []
         self._own: dict[str, Function] = {}
 
+    @property
+    def driver(self) -> Any:
+        """The module of bindings."""
+        return self._context.driver
+
     def handles(self, sources: Sequence[tuple[str, str]]) -> list[int]:
         """Handles of kernels given as (name, text). Raises LoweringError if a text is not valid."""
         shapes = [cuda_compile.shape(text) for _, text in sources]

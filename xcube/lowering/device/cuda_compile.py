@@ -36,9 +36,21 @@ OLDEST = 80  # bf16, and minima that keep a NaN, are instructions from sm_80 on
 _TARGET = re.compile(r"sm_(\d+)[af]?")
 _HEAD = re.compile(
     r"// cube_dim (?P<x>\d+) (?P<y>\d+) (?P<z>\d+) "
-    r"threads (?P<threads>\d+) shared (?P<shared>\d+) scratch (?P<scratch>\d+)"
+    r"threads (?P<threads>\d+) shared (?P<shared>\d+) scratch (?P<scratch>\d+)(?P<maps>( map \S+)*)"
 )
 _PLACE = re.compile(r"\((\d+)\): error")
+
+
+@dataclass(frozen=True, slots=True)
+class MapShape:
+    """A tensor map among a kernel's parameters: the numbers of its buffer and of the scalars that
+    are its sizes and strides, in elements, innermost dimension first, and the box's elements."""
+
+    buffer: int
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +58,14 @@ class Shape:
     """How a kernel is launched, as the first line of its text says.
 
     `threads` of a block, at most; `shared` bytes of dynamic shared memory of a block; `scratch`
-    bytes of global memory for each thread of the grid.
+    bytes of global memory for each thread of the grid; `maps` among the parameters.
     """
 
     cube_dim: tuple[int, int, int]
     threads: int
     shared: int
     scratch: int
+    maps: tuple[MapShape, ...] = ()
 
     @property
     def single(self) -> bool:
@@ -66,7 +79,7 @@ def shape(text: str) -> Shape:
     Raises LoweringError if the first line does not state it.
 
     >>> shape("// cube_dim 32 4 1 threads 128 shared 4096 scratch 0")
-    Shape(cube_dim=(32, 4, 1), threads=128, shared=4096, scratch=0)
+    Shape(cube_dim=(32, 4, 1), threads=128, shared=4096, scratch=0, maps=())
     """
     head = text.split("\n", 1)[0]
     found = _HEAD.fullmatch(head)
@@ -75,9 +88,16 @@ def shape(text: str) -> Shape:
             "launch: the first line of a kernel's text must be `// cube_dim X Y Z threads N shared "
             f"N scratch N`; got {head!r}. Use a text of the CUDA emitter."
         )
-    numbers = {name: int(value) for name, value in found.groupdict().items()}
-    cube_dim = (numbers["x"], numbers["y"], numbers["z"])
-    return Shape(cube_dim, numbers["threads"], numbers["shared"], numbers["scratch"])
+    cube_dim = (int(found["x"]), int(found["y"]), int(found["z"]))
+    threads, shared, scratch = (int(found[name]) for name in ("threads", "shared", "scratch"))
+    maps = [_map_shape(each) for each in found["maps"].split(" map ")[1:]]
+    return Shape(cube_dim, threads, shared, scratch, tuple(maps))
+
+
+def _map_shape(text: str) -> MapShape:
+    buffer, dtype, *lists = text.split(":")
+    sizes, strides, box = (tuple([int(n) for n in part.split(",")]) for part in lists)
+    return MapShape(int(buffer), dtype, sizes, strides, box)
 
 
 def compile(sources: Sequence[tuple[str, str]], target: str) -> list[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 from xcube.lowering.device.base import Launch
 from xcube.lowering.device.cuda_code import COPIES, ONE, Code, Extent, Function, copy_extent
 from xcube.lowering.device.cuda_context import Context
+from xcube.lowering.device.cuda_maps import MAP_CELLS, TensorMap
 from xcube.lowering.device.cuda_plan import Choose, Move, Node, Place, Repeat, Run, Straight
 
 SINGLY = 2
@@ -38,8 +39,9 @@ class Task:
         cells: Sequence[int],
         patches: Sequence[tuple[int, Place]],
         parameters: Iterable[int],
+        maps: Sequence[tuple[int, TensorMap]] = (),
     ) -> None:
-        self.function, self.extent = function, extent
+        self.function, self.extent, self._maps = function, extent, maps
         self.cells = cell_array("Q", [cell & _CELL for cell in cells])
         self.patches = tuple((cell, base, offset) for cell, (base, offset) in patches)
         start = self.cells.buffer_info()[0]
@@ -52,6 +54,8 @@ class Task:
         cells = self.cells
         for cell, base, offset in self.patches:
             cells[cell] = pointers[base] + offset
+        for cell, map in self._maps:
+            cells[cell : cell + MAP_CELLS] = map.encoded(cells[map.buffer])
 
     def arguments(self, stream: Any) -> tuple[Any, ...]:
         """Arguments of cuLaunchKernel."""
@@ -100,7 +104,8 @@ class Tasks:
         return Task(function, ONE, [handle, 0, count], [(1, index)], range(3))
 
     def _run(self, run: Run) -> Task:
-        """Parameters: pointers, scalars, the number of cubes, scratch memory if there is some."""
+        """Parameters: pointers, scalars, the number of cubes, scratch memory if there is some, and
+        tensor maps."""
         function = self._functions[run.kernel]
         extent = function.extent(run.cubes, self._cores)
         cells = [*[0] * len(run.places), *run.scalars, run.cubes]
@@ -108,7 +113,13 @@ class Tasks:
         if extent.scratch:
             patches.append((len(cells), (self.scratch, 0)))
             cells.append(0)
-        return Task(function, extent, cells, patches, range(len(cells)))
+        parameters = list(range(len(cells)))
+        maps = []
+        for shape in function.shape.maps:
+            maps.append((len(cells), TensorMap(self._code.driver, shape, run.scalars)))
+            parameters.append(len(cells))
+            cells += [0] * MAP_CELLS
+        return Task(function, extent, cells, patches, parameters, maps)
 
     def _move(self, move: Move) -> Task:
         """One kernel for all copies; its one parameter is a struct of all cells."""

@@ -8,6 +8,10 @@ The parameters are the buffers' pointers, then every scalar as a cell of 64 bits
 low bits), then the number of cubes as a 64-bit integer, then, if `scratch` is not 0, one pointer
 more. Every buffer starts at a multiple of 256 bytes.
 
+A text that reads buffers by boxes has more on that line, ` map B:dtype:sizes:strides:box` for each
+map, where B is the number of the buffer, sizes and strides are the numbers of scalars (innermost
+dimension first), and the maps are the last parameters, each a tensor map of the driver.
+
 - A cube of one unit is one thread: blocks of up to `threads` threads, as many as the cubes take; a
   thread without a cube returns. Its shared and local arrays are the thread's own local memory. If
   they exceed PRIVATE_LIMIT, for which the driver would reserve room for all threads that fit the
@@ -93,9 +97,10 @@ class _Text(CLike):
         head = (
             f"// cube_dim {x} {y} {z} threads {self._threads()} "
             f"shared {self.shared_bytes} scratch {self.scratch_bytes}"
+            f"{cuda_matrix.described(self.kernel)}"
         )
         function = [
-            f'extern "C" __global__ void __launch_bounds__({self._threads()})',
+            f'extern "C" __global__ void __launch_bounds__({self._bounds()})',
             f"{self.name}({', '.join(arguments)}) {{",
             *decoded,
             *self._around(self.code),
@@ -104,6 +109,11 @@ class _Text(CLike):
         ]
         whole = "\n".join(function)
         return "\n".join([head, *definitions(whole), "", whole])
+
+    def _bounds(self) -> str:
+        """Threads of a block, and how many blocks share a core where the kernel says so."""
+        resident = self.kernel.resident
+        return f"{self._threads()}, {resident}" if resident else f"{self._threads()}"
 
     def _threads(self) -> int:
         return THREADS if self.units == 1 else self.units
@@ -120,7 +130,8 @@ class _Text(CLike):
             arguments.append(f"u64 {name}_cell")
             decoded.append(f"  {self.named(dtype, name)} = {_decoded(f'{name}_cell', dtype)};")
         scratch = ["u8* scratch"] if self.scratch_bytes else []
-        return [*arguments, "index cubes", *scratch], decoded
+        maps = cuda_matrix.parameters(self.kernel)
+        return [*arguments, "index cubes", *scratch, *maps], decoded
 
     def _around(self, body: list[str]) -> list[str]:
         """The body for the cube, or the cubes, of this thread."""

@@ -84,7 +84,8 @@ def _load(dtype: str, lanes: int) -> str:
     if size_of(dtype) == 1 and lanes >= 4:
         words = f"u32x{lanes // 4}"
         parts = ", ".join([f"({dtype})({word_byte('words', k)})" for k in range(lanes)])
-        whole = f"{{\n    const {words} words = *(const {words}*)from;\n    return {chunk}{{{parts}}};\n  }}"
+        read = f"const {words} words = *(const {words}*)from;"
+        whole = f"{{\n    {read}\n    return {chunk}{{{parts}}};\n  }}"
     return (
         f"{_FUNCTION} {chunk} load_{chunk}(const {dtype}* from) {{\n"
         f"  if ((u64)from % sizeof({chunk}) == 0) {whole}\n"
@@ -284,6 +285,7 @@ _BYTE_EXCHANGE = _steps(
 )
 
 _KNOWN: dict[str, str] = {
+    "tile_map": "struct alignas(64) tile_map { u64 at[16]; };",
     **{name: f"typedef {spelling} {name};" for name, spelling in _TYPES.items()},
     **dict(_PTX),
     **dict(pair for dtype in ir.INTEGERS for pair in _divisions(dtype)),

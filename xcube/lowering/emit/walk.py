@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
+from xcube.errors import LoweringError
 from xcube.lowering.cube import ir
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Name, Stmt
 
@@ -32,6 +33,7 @@ class Emitter(ABC):
             ir.Allocate: self._allocate,
             ir.Atomic: self._atomic,
             ir.Sync: self._sync,
+            **dict.fromkeys(ir.MATRIX, self.matrix),
         }
 
     def block(self, body: Iterable[Stmt]) -> bool:
@@ -81,6 +83,15 @@ class Emitter(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Emit a meeting of all units of the cube."""
+
+    # hooks: matrix units ----------------------------------------------------------------------
+
+    def matrix(self, statement: ir.Matrix) -> None:
+        """Emit a copy on its way or an operation of matrix units, if the target has them."""
+        raise LoweringError(
+            f"emit: {type(statement).__name__} takes matrix units or asynchronous copies, which "
+            f"{type(self).__module__} does not know; choose kernels by the device's features."
+        )
 
     # hooks: variables -------------------------------------------------------------------------
 

@@ -21,14 +21,15 @@ import numpy as np
 
 from xcube import dtypes
 from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
 from xcube.lowering.expression import walk
-from xcube.lowering.kernels import contract_units, rows
+from xcube.lowering.kernels import contract_matrix, contract_units, rows
+from xcube.lowering.kernels.contract_matrix import Sizes
 from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
 from xcube.lowering.kernels.space import Axis, Space, analyse
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.elementwise import mul
 from xcube.primitives.lowered import Element, Template
@@ -61,16 +62,6 @@ class Tile:
         return f"{self.mr}x{self.nr}x{self.kc}"
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """batch x (rows x depth) @ (depth x columns)."""
-
-    batch: int
-    rows: int
-    columns: int
-    depth: int
-
-
 # dot_general -> jaxpr -------------------------------------------------------------------------
 
 
@@ -87,6 +78,9 @@ def expand(eqn: Equation, facts: Facts) -> Jaxpr | None:
 def _contraction(
     lhs: Any, rhs: Any, *, params: dict[str, Any], out: Aval, facts: Facts
 ) -> list[Any]:
+    found = contract_matrix.product(lhs, rhs, params, out, facts)
+    if found is not None:
+        return [found]
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = params["dimension_numbers"]
     lhs_free = _others(lhs.ndim, lhs_contract, lhs_batch)
     rhs_free = _others(rhs.ndim, rhs_contract, rhs_batch)
@@ -230,6 +224,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     space = analyse(group, root.params["kinds"])
     if len(space.of("n")) > 1:
         return _apart(group, facts, sources)
+    if root.primitive is contract_matrix.matrix_product:
+        return [contract_matrix.build(group, space, sources, facts)]
     template = _Contraction if root.params["tile"].units == 1 else contract_units.Contraction
     return [template(group, space, sources).build()]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from xcube import dtypes
 from xcube.ir import Var
+from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.expression import walk
 from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
 from xcube.lowering.kernels.space import Axis, Space
 from xcube.lowering.kernels.work import Work
-from xcube.lowering.schedule import Group
 
 SIDE = 8  # rows and columns of a unit's tile, in two halves that lie half a block apart
 LINE = 4
