@@ -263,9 +263,10 @@ def aval_of(value: Any) -> Aval:
 def _leak(trace: Any, args: Sequence[Any]) -> UnexpectedTracerError:
     owned = (arg for arg in args if isinstance(arg, StagedTracer) and arg._trace is trace)
     tracer = next(owned, None)
-    what = f" {tracer.aval}, made at {tracer.source}" if tracer is not None else ""
+    made = f", made at {tracer.source}," if tracer is not None and tracer.source else ""
+    what = f" {tracer.aval}{made}" if tracer is not None else ""
     return UnexpectedTracerError(
-        f"a traced value{what}, outlived the function {trace.name or 'that was traced'}."
+        f"a traced value{what} outlived the function {trace.name or 'that was traced'}."
         f"{at_user_line()} Return values from the traced function instead of storing them outside."
     )
 

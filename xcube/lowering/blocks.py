@@ -11,7 +11,7 @@ from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import select
 from xcube.lowering.kernels.work import Block, Control, Work
-from xcube.lowering.memory import carry_places, donations
+from xcube.lowering.memory import carry_places, donations, shareable
 from xcube.lowering.schedule import schedule
 from xcube.primitives.lowered import Structured
 
@@ -27,20 +27,23 @@ def _block(jaxpr: Jaxpr, facts: Facts, takes: Takes) -> Block:
     flat = results.without_aliases(results.computed(jaxpr))
     groups = schedule(flat)
     taken = takes(flat, groups)
-    works = [work for group in groups for work in _works(group, facts, taken)]
+    pairs = shareable(groups) if taken else set()
+    works = [
+        work for group in groups for work in _works(group, facts, _shared(group, taken, pairs))
+    ]
     return Block(flat, tuple(works), taken)
 
 
-def _works(group: Group, facts: Facts, taken: dict[Var, Var]) -> list[Work | Control]:
+def _works(group: Group, facts: Facts, shared: frozenset[Var]) -> list[Work | Control]:
     if group.family == "control" and group.root is not None:
         return _control(group.root, facts)
-    return [*select.build(group, facts, _shared(group, taken))]
+    return [*select.build(group, facts, shared)]
 
 
-def _shared(group: Group, taken: dict[Var, Var]) -> frozenset[Var]:
+def _shared(group: Group, taken: dict[Var, Var], pairs: set[tuple[Var, Var]]) -> frozenset[Var]:
     """Operands of a group whose memory its results take over."""
-    pairs = ((taken[var], var) for var in group.outputs if var in taken)
-    return frozenset(source for source, var in pairs if (source, var) in group.in_place)
+    found = ((taken[var], var) for var in group.outputs if var in taken)
+    return frozenset(source for source, var in found if (source, var) in pairs)
 
 
 def _control(eqn: Equation, facts: Facts) -> list[Work | Control]:

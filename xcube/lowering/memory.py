@@ -43,6 +43,18 @@ def donations(jaxpr: Jaxpr, groups: Sequence[Group], donated: Sequence[bool]) ->
     return taken
 
 
+def shareable(groups: Sequence[Group]) -> set[tuple[Var, Var]]:
+    """Pairs of an operand and a result that may share memory: their group reads the operand under
+    one name only, and where it writes the result."""
+    roots = _passed_on(group.root for group in groups if group.root is not None)
+    found: set[tuple[Var, Var]] = set()
+    for group in groups:
+        if group.in_place:
+            read = [roots.get(var, var) for var in group.reads]
+            found.update((x, y) for x, y in group.in_place if read.count(roots.get(x, x)) == 1)
+    return found
+
+
 def carry_places(jaxpr: Jaxpr, groups: Sequence[Group], state: Sequence[Var]) -> dict[Var, Var]:
     """The results of a loop's body that can lie where the value is that they carry on."""
     uses = _Uses(jaxpr, groups)
@@ -65,7 +77,7 @@ class _Uses:
             for number, group in enumerate(groups)
             for var in group.reads
         }
-        self.pairs = {pair for group in groups for pair in group.in_place}
+        self.pairs = shareable(groups)
         self.results = {atom for atom in jaxpr.outputs if isinstance(atom, Var)}
 
     def fits(self, source: Var, var: Var) -> bool:

@@ -26,7 +26,18 @@ from xcube.transforms.remat.static import Static, StaticArguments, unmarked
 from xcube.transforms.transpose import transpose_jaxpr
 from xcube.transforms.vmap import batch_jaxpr, named_like
 
-checkpoint_policies = SimpleNamespace(
+
+class _Policies(SimpleNamespace):
+    """Policies by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"checkpoint_policies: there is no policy {name!r}; there are "
+            f"{', '.join(sorted(vars(self)))}.{at_user_line()}"
+        )
+
+
+checkpoint_policies = _Policies(
     everything_saveable=policies.everything_saveable,
     nothing_saveable=policies.nothing_saveable,
     dots_saveable=policies.dots_saveable,

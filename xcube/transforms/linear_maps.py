@@ -221,7 +221,8 @@ def _fit_tangent(operation: str, describe: Callable[[], str], primal: Aval, dx: 
         dx = as_leaf(operation, "tangents", dx, describe)
     if dx.shape != expected.shape:
         raise ShapeError(
-            f"{operation}: {describe()} is {primal}, its tangent {dx.shape}.{at_user_line()}"
+            f"{operation}: {describe()} is {primal}, so its tangent must be {expected}; got "
+            f"{dx.aval}.{at_user_line()}"
         )
     if dx.dtype != expected.dtype:
         raise DtypeError(

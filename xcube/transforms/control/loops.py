@@ -111,7 +111,16 @@ def _number(length: Any) -> int:
             f"scan: the length must be known while tracing; got a traced {length.aval}."
             f"{at_user_line()} Use fori_loop or while_loop for a number of steps that is not."
         )
-    return int(length)
+    try:
+        count = operator.index(length)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise ValueError(
+            f"scan: the length must be a whole number of at least 0; got {length!r}."
+            f"{at_user_line()}"
+        )
+    return count
 
 
 def _named(treedef: tree.TreeDef, avals: Sequence[Aval]) -> str:
