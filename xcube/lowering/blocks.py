@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from xcube.ir import Equation, Jaxpr, Var
 from xcube.lowering import results
+from xcube.lowering.bounded import in_spells
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import select
@@ -50,16 +51,39 @@ def _control(eqn: Equation, facts: Facts) -> list[Work | Control]:
     lower, params = eqn.primitive.lower, eqn.params
     if not isinstance(lower, Structured):
         return [Control(eqn)]
-    if lower.kind != "cond" and (works := select.loop(eqn, facts)) is not None:
+    if lower.kind == "scan" and (works := select.loop(eqn, facts)) is not None:
         return [*works]
+    if lower.kind == "while" and (works := select.loop(eqn, facts)) is not None:
+        return _spells(eqn, facts) or [*works]
     if lower.kind == "scan":
         first, count = params["num_consts"], params["num_carry"]
         return [Control(eqn, (_body(params["jaxpr"], facts, first, count),))]
     if lower.kind == "while":
         first, count = params["body_nconsts"], len(eqn.outputs)
-        test = _block(params["cond_jaxpr"], facts, lambda flat, groups: {})
-        return [Control(eqn, (test, _body(params["body_jaxpr"], facts, first, count)))]
+        return [Control(eqn, (_test(eqn, facts), _body(params["body_jaxpr"], facts, first, count)))]
     return [Control(eqn, tuple([_body(branch, facts, 0, 0) for branch in params["branches"]]))]
+
+
+def _spells(eqn: Equation, facts: Facts) -> list[Work | Control]:
+    """A while loop whose body runs many turns inside a kernel, so that it can be interrupted; none
+    where the device does not let itself be interrupted."""
+    outer, inner = in_spells(eqn)
+    if facts.units > 1 or (works := select.loop(inner, facts)) is None:
+        return []
+    jaxpr = outer.params["body_jaxpr"]
+    flat = results.own(jaxpr)
+    groups = schedule(flat)
+    ready = {id(inner): [*works]}
+    made = [
+        work
+        for group in groups
+        for work in ready.get(id(group.root)) or _works(group, facts, frozenset())
+    ]
+    return [Control(outer, (_test(outer, facts), Block(flat, tuple(made), {})))]
+
+
+def _test(eqn: Equation, facts: Facts) -> Block:
+    return _block(eqn.params["cond_jaxpr"], facts, lambda flat, groups: {})
 
 
 def _body(jaxpr: Jaxpr, facts: Facts, first: int, count: int) -> Block:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from xcube.ir import Atom, Equation, Jaxpr, Literal, Primitive, Var, effects_of
+from xcube.lowering.bounded import in_pieces
 from xcube.lowering.expression import COSTLY
 from xcube.lowering.fission import separated
 from xcube.primitives.index import scattered_update
@@ -53,6 +54,8 @@ def _scan(flat: Flattener, eqn: Equation, inputs: tuple[Atom, ...]) -> Sequence[
     length, unroll = params["length"], params["unroll"]
     if length <= 1 or unroll is True or unroll >= length:
         return flat.inline(_unrolled(eqn), inputs)
+    if (pieces := in_pieces(eqn)) is not None:
+        return flat.inline(pieces, inputs)
     body = flat.inlined(params["jaxpr"])
     if (parts := separated(eqn, body)) is not None:
         return flat.inline(parts, inputs)

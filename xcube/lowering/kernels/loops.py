@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from xcube.ir import Equation
+from xcube.ir import Equation, subjaxprs
+from xcube.lowering.bounded import MOST_TURNS
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import BITS
 from xcube.lowering.expression import walk
@@ -34,7 +35,7 @@ WIDEST = 4  # vectors of a line: their latencies overlap
 
 def build(eqn: Equation, vector_bytes: int = 64) -> list[Work] | None:
     """The launch of a scan or while; None if it is no loop over a few scalars."""
-    if eqn.primitive.lower.kind == "cond":
+    if eqn.primitive.lower.kind == "cond" or _turns(eqn) > MOST_TURNS:
         return None
     for spread in _spreads(eqn):
         try:
@@ -43,6 +44,12 @@ def build(eqn: Equation, vector_bytes: int = 64) -> list[Work] | None:
             continue
         return [_Kernel(eqn, loop, spread, vector_bytes).work()]
     return None
+
+
+def _turns(eqn: Equation) -> int:
+    """Turns of a loop and of those inside it, as far as they are known."""
+    inner = [e for jaxpr in subjaxprs(eqn) for e in jaxpr.equations if "jaxpr" in e.params]
+    return eqn.params.get("length", 1) * max([1, *map(_turns, inner)])
 
 
 def _spreads(eqn: Equation) -> Iterator[Spread]:
