@@ -15,14 +15,17 @@ from xcube.lowering.device.base import Facts
 from xcube.primitives import reduce
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.shape import accumulator_dtype, reduce_sum, reshape, transpose
-from xcube.primitives.view import pad
+from xcube.primitives.view import concatenate, pad, slice_in_dim
 from xcube.trace import stage
 
 LARGE = 1 << 16  # elements from which cutting pays
 FEW = 16  # tasks that keep all threads busy
 LINE = 64  # neighbouring results that are one task where the columns lie across
 CHUNKS, SHORTEST = 64, 32
-MANY = 1 << 16  # units that keep a device busy whose cubes have many
+BUSY = 8  # cubes of many units that a core has at a time
+ALONG = 1 << 12  # elements of a chunk that such a cube walks along at least
+ACROSS, STRIP = 1 << 9, 128  # ... or across, and bytes that it has side by side
+GRAIN = 16  # elements that a chunk has a multiple of, so that lines of memory stay whole
 
 Neutral = Callable[[np.dtype], Any]
 
@@ -42,23 +45,36 @@ def expand(eqn: Equation, facts: Facts) -> Jaxpr | None:
         return None
     x, axes = eqn.inputs[0].aval, eqn.params["axes"]
     columns = math.prod(x.shape[axis] for axis in axes)
-    results = eqn.outputs[0].aval.size
-    chunks = _chunks(results, columns, x.ndim - 1 in axes, facts.units)
-    if x.size < LARGE or chunks < 2 or columns < 4 * SHORTEST or x.dtype.kind == "c":
+    if x.size < LARGE or columns < 4 * SHORTEST or x.dtype.kind == "c":
+        return None
+    out, is_along = eqn.outputs[0].aval, x.ndim - 1 in axes
+    if facts.units == 1:
+        chunks = _chunks(out.size, columns, is_along)
+    else:
+        cubes = out.size if is_along else -(-out.size * x.dtype.itemsize // STRIP)
+        chunks = _chunks_of_cubes(cubes, columns, ALONG if is_along else ACROSS, facts.cores)
+    if chunks < 2:
         return None
     function, neutral = SPLITTABLE[eqn.primitive.name]
-    out = eqn.outputs[0].aval
+    if facts.units > 1:
+        return stage(lambda v: [_two_stages_of_cubes(v, axes, chunks, function, out)], [x])
     return stage(lambda v: [_two_stages(v, axes, columns, chunks, function, neutral, out)], [x])
 
 
-def _chunks(results: int, columns: int, is_along: bool, units: int) -> int:
+def _chunks(results: int, columns: int, is_along: bool) -> int:
     """Into how many parts the columns are cut; fewer than two where that would not help."""
-    if units == 1:
-        tasks = results if is_along else -(-results // LINE)
-        return 0 if tasks >= FEW else min(CHUNKS, columns // SHORTEST)
-    busy = results * min(units, -(-columns // SHORTEST)) if is_along else results
-    longest = SHORTEST * (units if is_along else 1)
-    return min(MANY // max(1, busy), columns // longest, 1024)
+    tasks = results if is_along else -(-results // LINE)
+    return 0 if tasks >= FEW else min(CHUNKS, columns // SHORTEST)
+
+
+def _chunks_of_cubes(cubes: int, columns: int, shortest: int, cores: int) -> int:
+    """The same where a cube is no task of a thread but many units, which share a chunk. A number
+    that divides the columns is taken if there is one near by."""
+    if 2 * cubes > cores:
+        return 0
+    most = min(BUSY * cores // cubes, columns // shortest)
+    near = (n for n in range(most, most // 2, -1) if columns % (n * GRAIN) == 0)
+    return next(near, most)
 
 
 def _two_stages(
@@ -84,3 +100,25 @@ def _two_stages(
         flat = pad(flat, filling, ((0, 0, 0), (0, missing, 0)))
     partial = function(reshape(flat, (rows, chunks, length)), (2,))
     return convert_element_type(reshape(function(partial, (1,)), out.shape), out.dtype)
+
+
+def _two_stages_of_cubes(
+    x: Any, axes: tuple[int, ...], chunks: int, function: Callable[..., Any], out: Aval
+) -> Any:
+    """Chunks and rows lie in partial results as they lie in memory: rows last where the columns lie
+    across. Elements behind the last whole chunk go to the second stage as they are."""
+    kept = reduce.kept_axes(x.ndim, axes)
+    wide = convert_element_type(x, accumulator_dtype(x.aval))
+    is_along = x.ndim - 1 in axes
+    axis = 1 if is_along else 0
+    flat = transpose(wide, (*kept, *axes) if is_along else (*axes, *kept))
+    columns = x.size // out.size
+    flat = reshape(flat, (out.size, columns) if is_along else (columns, out.size))
+    length = columns // chunks // GRAIN * GRAIN
+    whole = slice_in_dim(flat, 0, chunks * length, axis=axis)
+    shape = (out.size, chunks, length) if is_along else (chunks, length, out.size)
+    partial = function(reshape(whole, shape), (axis + 1,))
+    if chunks * length < columns:
+        rest = slice_in_dim(flat, chunks * length, columns, axis=axis)
+        partial = concatenate([partial, rest], axis)
+    return convert_element_type(reshape(function(partial, (axis,)), out.shape), out.dtype)

@@ -4,6 +4,7 @@ The operand is seen as (outer, n, inner). With inner > 1, lanes lie along it and
 by itself. With inner == 1 a line of neighbours is scanned in registers, by steps of 1, 2, 4, ...
 lanes, and carries its last lane into the next line. One long axis is cut into chunks that run
 in parallel, in three launches: the total of each chunk, what precedes each chunk, the results.
+Devices whose cubes have many units are in cumulative_units.py.
 """
 
 from __future__ import annotations
@@ -20,17 +21,11 @@ from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import BITS, Buffer
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels.folds import Fold, State
+from xcube.lowering.kernels import cumulative_units
+from xcube.lowering.kernels.folds import FOLDS, Fold, State
 from xcube.lowering.kernels.nodes import PARTS, Arguments
 from xcube.lowering.kernels.work import Work
 
-FOLDS = {
-    "cumsum": "add",
-    "cumprod": "mul",
-    "cummax": "max",
-    "cummin": "min",
-    "cumlogsumexp": "logsumexp",
-}
 TASK = 20_000  # operations worth handing to a thread
 LONG = 1 << 16  # elements of an axis worth cutting into chunks
 CHUNK = 1 << 14  # elements of a chunk
@@ -76,6 +71,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     assert isinstance(x, Var)
     if out.aval.size == 0:
         return []
+    if facts.units > 1:
+        return cumulative_units.build(group.root, facts, sources)
     plan = _plan(x.aval, group.root, facts.vector_bytes)
     if plan.chunks == 1:
         return [_Launch(plan, sources).results(x, out, [])]

@@ -14,6 +14,15 @@ from xcube.lowering.kernels.nodes import PARTS, cast
 
 State = tuple[Value, ...]
 
+FOLDS = {
+    "cumsum": "add",
+    "cumprod": "mul",
+    "cummax": "max",
+    "cummin": "min",
+    "cumlogsumexp": "logsumexp",
+}
+"""The operation behind each primitive."""
+
 NEGLIGIBLE = -80.0  # exp of it is nothing beside 1 in any dtype
 
 

@@ -6,7 +6,8 @@ class; what is comptime is which strides are 0, which is 1 along the lanes, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from xcube.lowering.cube import math as cube_math
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import Buffer
+from xcube.lowering.cube.math_float import SMALLEST_NORMAL
 from xcube.lowering.expression import Node, index_dims, indices_in, walk
 from xcube.lowering.index import (
     NESTED,
@@ -61,25 +63,45 @@ class Arguments:
 
 class Emitter:
     """Values of nodes at the current place: `at` gives each axis's loop index, and along the lane
-    axis a line of `lanes` neighbours, of which `mask` says which exist."""
+    axis a line of `lanes` neighbours, of which `mask` says which exist. `aligned` promises that
+    lines begin at multiples of `lanes`, and shows it where memory has them at such multiples, too;
+    `narrow`, that all places are below 2^31, where division is cheaper."""
 
     def __init__(
-        self, arguments: Arguments, axes: Sequence[Axis], lane: Axis | None, lanes: int
+        self,
+        arguments: Arguments,
+        axes: Sequence[Axis],
+        lane: Axis | None,
+        lanes: int,
+        aligned: bool = False,
+        narrow: bool = False,
     ) -> None:
         self.build, self.arguments = arguments.build, arguments
         self.axes, self.lane, self.lanes = axes, lane, lanes
         self.lane_mask = lane.mask if lane is not None and lanes > 1 else 0
+        self.aligned, self.narrow = aligned, narrow
         self.at: dict[int, Value] = {}
         self.mask: Value | None = None
         self.folds: dict[Fold, Sequence[Any]] = {}
         self._memo: list[dict[Any, Any]] = [{}]
         self._numbers: dict[Index, int] = {}
 
+    def along(self, lane: Axis) -> Emitter:
+        """An emitter of the same kernel whose lines lie along another axis."""
+        other = Emitter(
+            self.arguments, self.axes, lane, self.lanes, aligned=self.aligned, narrow=self.narrow
+        )
+        other._numbers = self._numbers
+        return other
+
     # scopes
 
-    def open(self) -> None:
-        """Enter a loop: what is computed inside is forgotten at `close`."""
-        self._memo.append({})
+    def open(self, scope: dict[Any, Any] | None = None) -> dict[Any, Any]:
+        """Enter a loop: what is computed inside is forgotten at `close`, unless the scope that this
+        gives is opened again, where its values are still to be had."""
+        scope = {} if scope is None else scope
+        self._memo.append(scope)
+        return scope
 
     def close(self) -> None:
         self._memo.pop()
@@ -106,9 +128,22 @@ class Emitter:
         """Loop indices of axes from the row-major number of a row."""
         for axis in reversed(axes[1:]):
             extent = self.arguments.scalar(("extent", axis.dims), axis.extent)
-            self.at[id(axis)], number = number % extent, number // extent
+            self.at[id(axis)] = self.remainder(number, extent)
+            number = self.quotient(number, extent)
         if axes:
             self.at[id(axes[0])] = number
+
+    def quotient(self, number: Value, divisor: Value) -> Value:
+        """Of two indices that are not negative."""
+        if not self.narrow:
+            return number // divisor
+        return (number.cast("u32") // divisor.cast("u32")).cast("index")
+
+    def remainder(self, number: Value, divisor: Value) -> Value:
+        """Of two indices that are not negative."""
+        if not self.narrow:
+            return number % divisor
+        return number - self.quotient(number, divisor) * divisor
 
     def mask_from(self, start: Value, end: Value, ragged: bool) -> None:
         """Which lanes of the line at `start` exist; all of them unless lines are ragged."""
@@ -155,7 +190,13 @@ class Emitter:
             return cast(self.build, args[0], node.dtype)
         if node.op == "bitcast":
             return args[0].bitcast(node.dtype)
+        if node.op == "div" and node.dtype == "bf16" and self._is_repeated(node.args[1], node):
+            return _times_reciprocal(*args)
         return cube_math.apply(self.build, node.op, *_alike(self.build, args))
+
+    def _is_repeated(self, arg: Node, node: Node) -> bool:
+        """Whether an operand is the same for all lanes, and for other places of a loop."""
+        return arg.dims != node.dims and not arg.dims & self.lane_mask
 
     def _constant(self, node: Node) -> Any:
         return constant(self.build, node.attr.value, node.dtype)
@@ -173,7 +214,7 @@ class Emitter:
             real = self.build.load(buffer, at, mask=mask)
             return Complex(real, self.build.load(buffer, at + 1, mask=mask))
         if self._is_contiguous(index):
-            start = self._base(index, self.lane_mask) + self.at[id(self.lane)]
+            start = self._line_start(index)
             mask = _both(self.mask, inside)
             if mask is not None:
                 mask = self.build.splat(mask, self.lanes)
@@ -224,7 +265,7 @@ class Emitter:
             self.build.store(buffer, at + 1, value.imag, mask=mask)
             return
         if self._is_contiguous(index):
-            start = self._base(index, self.lane_mask) + self.at[id(self.lane)]
+            start = self._line_start(index)
             line = self.build.splat(value, self.lanes)
             self.build.store(buffer, start, line, mask=self.mask, streaming=streaming)
             return
@@ -246,6 +287,22 @@ class Emitter:
             if not isinstance(symbol, Dim)
         )
 
+    def _line_start(self, index: Index) -> Value:
+        """Where a line of neighbours begins."""
+        unit = self.lanes if self.aligned and self._is_aligned(index) else 1
+        base = self._base(index, self.lane_mask, unit)
+        return base * unit + self.at[id(self.lane)]
+
+    def _is_aligned(self, index: Index) -> bool:
+        """Whether lines begin at multiples of the lanes in memory."""
+        assert self.lane is not None
+        others = [
+            coefficient
+            for symbol, coefficient in index.terms
+            if not (isinstance(symbol, Dim) and symbol.number in self.lane.dims)
+        ]
+        return all(number % self.lanes == 0 for number in (index.const, *others))
+
     def index(self, index: Index) -> Value:
         """An index as a scalar, or as a line where it varies along the lanes."""
         if not index_dims(index) & self.lane_mask:
@@ -260,38 +317,40 @@ class Emitter:
                 value = value + self._scaled(index, symbol, coefficient)
         return value
 
-    def _base(self, index: Index, inside: int) -> Value:
-        """The part of an index that does not vary along the axes in `inside`."""
-        key = ("base", index, inside)
+    def _base(self, index: Index, inside: int, unit: int = 1) -> Value:
+        """The part of an index that does not vary along the axes in `inside`, in units of so many
+        elements."""
+        key = ("base", index, inside, unit)
         for known in reversed(self._memo):
             if key in known:
                 return known[key]
-        value = self._memo[-1][key] = self._base_value(index, inside)
+        value = self._memo[-1][key] = self._base_value(index, inside, unit)
         return value
 
-    def _base_value(self, index: Index, inside: int) -> Value:
+    def _base_value(self, index: Index, inside: int, unit: int) -> Value:
         name = self._number(index)
         total = self.build.constant(0, "index")
         if index.const:
-            total = self.arguments.scalar((name, "const"), index.const)
+            total = self.arguments.scalar((name, "const", unit), index.const // unit)
         for axis in self.axes:
             if axis.mask & inside or id(axis) not in self.at:
                 continue
             if stride := axis.stride(index):
                 place = self.at[id(axis)]
-                unit = self.arguments.scalar((name, axis.dims), stride)
-                total = total + place * unit
+                total = total + place * self.arguments.scalar(
+                    (name, axis.dims, unit), stride // unit
+                )
         for symbol, coefficient in index.terms:
             if not isinstance(symbol, Dim) and not _symbol_dims(symbol) & inside:
-                total = total + self._scaled(index, symbol, coefficient)
+                total = total + self._scaled(index, symbol, coefficient // unit, unit)
         return total
 
-    def _scaled(self, index: Index, symbol: Any, coefficient: int) -> Value:
+    def _scaled(self, index: Index, symbol: Any, coefficient: int, unit: int = 1) -> Value:
         value = self._symbol(symbol)
         if coefficient == 1:
             return value
-        position = index.symbols.index(symbol)
-        return value * self.arguments.scalar((self._number(index), "symbol", position), coefficient)
+        key = (self._number(index), "symbol", index.symbols.index(symbol), unit)
+        return value * self.arguments.scalar(key, coefficient)
 
     def _symbol(self, symbol: Any) -> Value:
         if isinstance(symbol, Dynamic):
@@ -318,8 +377,9 @@ class Emitter:
             back = self.arguments.scalar((self._ordinal(symbol), "back"), shift)
             value = value + lift
             if isinstance(symbol, Quotient):
-                return value // divisor - back
-        return value // divisor if isinstance(symbol, Quotient) else value % divisor
+                return self.quotient(value, divisor) - back
+        divide = self.quotient if isinstance(symbol, Quotient) else self.remainder
+        return divide(value, divisor)
 
     def _ordinal(self, symbol: Any) -> Any:
         return ("symbol", self._numbers.setdefault(symbol, len(self._numbers)))
@@ -345,6 +405,26 @@ def _repeated(build: Builder, value: Any, lanes: int) -> Any:
     if isinstance(value, Complex):
         return Complex(build.splat(value.real, lanes), build.splat(value.imag, lanes))
     return build.splat(value, lanes)
+
+
+def _times_reciprocal(x: Value, y: Value) -> Value:
+    """x / y of bf16, exactly: a quotient of significands of 8 bits is 2^-17 or more of itself away
+    from where rounding turns, and this product is 2^-23 off at most. A subnormal y, whose inverse
+    could overflow, is scaled."""
+    build, divisor = x.build, y.cast("f32")
+    small = build.op("abs", divisor) < SMALLEST_NORMAL
+    scale = build.select(small, build.constant(2.0**24, "f32"), 1.0)
+    return (x.cast("f32") * scale * (1.0 / (divisor * scale))).cast("bf16")
+
+
+@contextlib.contextmanager
+def where(build: Builder, *tests: Value | None) -> Iterator[None]:
+    """Statements of the `with` block run where all tests hold; None always does."""
+    total = None
+    for test in tests:
+        total = _both(total, test)
+    with contextlib.nullcontext() if total is None else build.when(total):
+        yield
 
 
 def _both(a: Value | None, b: Value | None) -> Value | None:

@@ -4,8 +4,7 @@ A map has no columns. A rows program runs one loop over the columns for each pha
 reductions need the results of those before it, the last phase writes what depends on all.
 Softmax, layer norm, argmax and plain sums are rows programs. Lanes lie along the loop that
 most operands walk with stride one: along columns (accumulators are lines, combined at the end)
-or along rows (each lane is a row). On devices whose cubes have many units, the units of a cube
-share the lines of a row, and a cube that has no columns is one line.
+or along rows (each lane is a row). What cubes of many units do instead: `rows_units.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 from xcube.ir import Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
-from xcube.lowering.cube.complex import Complex
-from xcube.lowering.cube.ir import BITS, Buffer
+from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.device.base import Facts
-from xcube.lowering.expression import COSTLY, Expressions, Node, index_dims, walk
-from xcube.lowering.index import Dim, Index
+from xcube.lowering.expression import COSTLY, Node, walk
+from xcube.lowering.kernels import rows_units, states
+from xcube.lowering.kernels.lanes import is_flat, late_results, mask_of, round_up, score, widest
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
 from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse
 from xcube.lowering.kernels.work import Work
@@ -35,23 +34,18 @@ LIGHT = 24  # operations per element up to which lines are made long, to overlap
 SCRATCH = (1 << 12, 1 << 14)  # elements of a row kept for a later phase: one of these sizes
 COSTLY_LANES = 12  # gathered elements in the time of one costly function
 TASK = 50_000  # operations worth handing to a thread
-KEPT = 1 << 12  # elements of a row kept by a cube of many units, whose memory is smaller
-FEW_LINES = 8  # lines of a row from which units share it
 
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
     """The comptime choices: which axis the lanes lie along, how many, whether the last line of a
-    loop is partial, whether the kernel is flat, whether results bypass the caches; how many units
-    share a row, and whether a cube is no more than it must be, because cubes are cheap."""
+    loop is partial, whether the kernel is flat, whether results bypass the caches."""
 
     lane: Axis | None
     lanes: int
     ragged: bool
     flat: bool
     streaming: bool
-    units: int = 1
-    small: bool = False
 
 
 def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
@@ -59,9 +53,9 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     if all(var.aval.size == 0 for var in group.outputs):
         return []
     space = analyse(group)
-    choose = select if facts.units == 1 else select_units
-    blueprint = choose(space, facts)
-    return [_Template(group, space, blueprint, sources).build()]
+    if facts.units > 1:
+        return [rows_units.build(group, space, facts, sources)]
+    return [_Template(group, space, select(space, facts), sources).build()]
 
 
 # choices --------------------------------------------------------------------------------------
@@ -72,7 +66,7 @@ def select(space: Space, facts: Facts) -> Blueprint:
     lane = _lane_axis(space)
     if lane is None:
         return Blueprint(None, 1, False, False, False)
-    narrow, vector_bytes = _widest(space), facts.vector_bytes
+    narrow, vector_bytes = widest(space), facts.vector_bytes
     operations = sum(1 for node in space.order if node.op not in ("const", "load"))
     costly = any(node.op in COSTLY for node in space.order)
     factor = 1 if costly or operations > LIGHT else 4
@@ -81,7 +75,7 @@ def select(space: Space, facts: Facts) -> Blueprint:
         lanes = max(1, vector_bytes * 8 // narrow)
     elif space.folds and factor == 1:  # two chains of accumulation at a time
         lanes = max(1, vector_bytes * 2 // narrow)
-    flat = _is_flat(space, lane)
+    flat = is_flat(space, lane)
     while not flat and lanes > 4 and lanes // 2 >= lane.extent:
         lanes //= 2
     size = sum(result.var.aval.nbytes for result in space.results)
@@ -90,54 +84,21 @@ def select(space: Space, facts: Facts) -> Blueprint:
     return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming)
 
 
-def select_units(space: Space, facts: Facts) -> Blueprint:
-    """The blueprint that a heuristic picks where many units share a cube."""
-    lane = _lane_axis(space)
-    if lane is None:
-        return Blueprint(None, 1, False, False, False, small=True)
-    lanes = max(1, facts.vector_bytes // _narrowest(space))
-    flat = _is_flat(space, lane)
-    while not flat and lanes > 1 and lane.extent % lanes:
-        lanes //= 2
-    units = 1
-    if lane.kind == "column":
-        lines = -(-lane.extent // lanes)
-        while units < facts.units and lines >= FEW_LINES and units < lines:
-            units *= 2
-    ragged = not flat and lane.extent % lanes != 0
-    return Blueprint(lane, lanes, ragged, flat, False, units, small=True)
-
-
-def _narrowest(space: Space) -> int:
-    """Bytes of the narrowest elements that are read or written; a line of these is one access."""
-    loads = [BITS[PARTS.get(n.dtype, n.dtype)] // 8 for n in space.order if n.op == "load"]
-    results = [result.var.aval.dtype.itemsize for result in space.results]
-    return max(2, min([4, *loads, *results]))
-
-
 def _lane_axis(space: Space) -> Axis | None:
     """The innermost rows or columns: whichever more indices walk with stride one."""
     candidates = [axes[-1] for axes in (space.columns, space.rows) if axes]
     if len(candidates) < 2:
         return candidates[0] if candidates else None
-    indices = [n.attr[1] for n in space.order if n.op == "load"]
-    indices += [result.position for result in space.results]
-
-    def score(axis: Axis) -> float:
-        unit = sum(1 for index in indices if axis.stride(index) == 1)
-        strided = sum(1 for index in indices if axis.stride(index) not in (0, 1))
-        return unit - 2 * strided - (2 if axis.extent < 4 else 0)
-
     columns, rows = candidates
     if _rows_cost_more(space, rows):
         return rows
-    return columns if score(columns) >= score(rows) else rows
+    return columns if score(space, columns) >= score(space, rows) else rows
 
 
 def _rows_cost_more(space: Space, rows: Axis) -> bool:
     """Whether what is computed once a row, which lanes along the columns would not share, costs
     more than to gather the elements of many rows at a time."""
-    mask = _mask(space.columns)
+    mask = mask_of(space.columns)
     costly = sum(
         n.op in COSTLY and n.dims & rows.mask > 0 and not n.dims & mask for n in space.order
     )
@@ -146,36 +107,6 @@ def _rows_cost_more(space: Space, rows: Axis) -> bool:
         for n in space.order
     )
     return costly * COSTLY_LANES > gathers * math.prod(axis.extent for axis in space.columns)
-
-
-def _widest(space: Space) -> int:
-    """Bytes of the widest scalar computed with; indices apart."""
-    sizes = [BITS[PARTS.get(node.dtype, node.dtype)] // 8 for node in space.order]
-    return max([4, *sizes])
-
-
-def _is_flat(space: Space, lane: Axis) -> bool:
-    """One loop, every element read and written where the loop is: lines may run over the end,
-    into the padding of the buffers."""
-    if len(space.axes) != 1 or space.folds:
-        return False
-    for node in space.order:
-        if node.dtype in PARTS or node.op == "inside":
-            return False
-        if node.op == "load":
-            var, index, guards = node.attr
-            if guards:
-                return False
-            whole = index == Index(0, index.terms) and var.aval.size == lane.extent
-            if index.terms and not (whole and lane.stride(index) == 1 and _is_plain(index)):
-                return False
-    return all(
-        result.position.const == 0 and lane.stride(result.position) == 1 for result in space.results
-    )
-
-
-def _is_plain(index: Index) -> bool:
-    return all(isinstance(symbol, Dim) for symbol in index.symbols)
 
 
 def _fills_lines(var: Var, lanes: int) -> bool:
@@ -190,15 +121,14 @@ class _Template:
         self, group: Group, space: Space, blueprint: Blueprint, sources: frozenset[Var]
     ) -> None:
         self.space, self.blueprint, self.sources = space, blueprint, sources
-        self.b = Builder(group.name, (blueprint.units, 1, 1))
+        self.b = Builder(group.name)
         self.arguments = Arguments(self.b, sources)
         self.emit = Emitter(self.arguments, space.axes, blueprint.lane, blueprint.lanes)
         self.phases = max([0, *(fold.depth for fold in space.folds)])
         self.cost = 1 + sum(_cost(node) for node in space.order)
-        self.late = self._late_results()
+        self.late = late_results(space)
         self.scratch: dict[Node, Buffer] = {}
         self.kept: dict[Node, None] = {}
-        self.meeting: dict[tuple[str, int, int], Buffer] = {}
 
     def build(self) -> Work:
         shared = "inout" if self.sources else "out"
@@ -230,8 +160,6 @@ class _Template:
         return 1, 1
 
     def _flat(self, lane: Axis) -> tuple[int, int]:
-        if self.blueprint.small:
-            return self._one_line(lane)
         block = min(FLAT_BLOCK, round_up(lane.extent, self.blueprint.lanes))
         b = self.b
         size = self.arguments.scalar("block", block)
@@ -246,13 +174,6 @@ class _Template:
             self.emit.close()
         return math.ceil(lane.extent / block), block
 
-    def _one_line(self, lane: Axis) -> tuple[int, int]:
-        """A cube for each line of a flat map."""
-        lanes = self.blueprint.lanes
-        self.emit.at[id(lane)] = self.b.place("cube_pos.x") * lanes
-        self._write(self.space.results)
-        return math.ceil(lane.extent / lanes), lanes
-
     def _lanes_on_rows(self, lane: Axis) -> tuple[int, int]:
         outer = [axis for axis in self.space.rows if axis is not lane]
         columns = math.prod(axis.extent for axis in self.space.columns)
@@ -261,7 +182,7 @@ class _Template:
         end = self.arguments.scalar("extent", lane.extent)
 
         def lines(start: Value, stop: Value) -> None:
-            self.emit.hoist(self.space.roots, lane.mask | _mask(self.space.columns))
+            self.emit.hoist(self.space.roots, lane.mask | mask_of(self.space.columns))
             for i in self.b.range(start, stop, self.blueprint.lanes):
                 self.emit.open()
                 self.emit.at[id(lane)] = i
@@ -271,7 +192,7 @@ class _Template:
             self.emit.mask = None
 
         zero = self.b.constant(0, "index")
-        if chunks == 1 and not self.blueprint.small:
+        if chunks == 1:
             return self._walk(outer, lane.extent * columns, lambda: lines(zero, end))
         cube, part = self.b.place("cube_pos.x"), self.b.place("cube_pos.x")
         if outer:
@@ -285,8 +206,6 @@ class _Template:
     def _chunk(self, lane: Axis, columns: int) -> int:
         """Elements along the lanes that one cube walks."""
         lanes = self.blueprint.lanes
-        if self.blueprint.small:
-            return lanes
         chunk = min(CHUNK, round_up(lane.extent, lanes))
         while columns > 64 and chunk > lanes * 2:
             chunk, columns = round_up(chunk // 2, lanes), columns // 2
@@ -301,7 +220,7 @@ class _Template:
         innermost of them where one is too small to be a task."""
         rows = math.prod(axis.extent for axis in outer)
         cube = self.b.place("cube_pos.x")
-        if not outer or size >= SMALL_ROW or self.blueprint.small:
+        if not outer or size >= SMALL_ROW:
             self.emit.place(outer, cube)
             body()
             return rows, size
@@ -333,7 +252,7 @@ class _Template:
         for phase in range(1, self.phases + 1):
             folds = [fold for fold in self.space.folds if fold.depth == phase]
             self._phase(folds, lane)
-        self._write_rows([result for result in self.space.results if result not in self.late])
+        self._write([result for result in self.space.results if result not in self.late])
         if self.late:
             self._last_phase(self.late, lane)
 
@@ -346,38 +265,29 @@ class _Template:
 
     def _phase(self, folds: Sequence[Fold], lane: Axis) -> None:
         roots = [node for fold in folds for node in fold.lifted]
-        self.emit.hoist(roots, _mask(self.space.columns))
+        self.emit.hoist(roots, mask_of(self.space.columns))
         width = self.blueprint.lanes
-        states = [
-            [self._variable(self.emit.value(node), width) for node in fold.init] for fold in folds
+        running = [
+            [states.variable(self.b, part) for part in states.neutral(self.emit, fold, width)]
+            for fold in folds
         ]
 
         def body() -> None:
             self._recall(lane)
-            for fold, state in zip(folds, states, strict=True):
+            for fold, state in zip(folds, running, strict=True):
                 self._accumulate(fold, state, lane)
             self._keep(roots, lane)
 
         self._column_loops(lane, body)
-        for fold, state in zip(folds, states, strict=True):
-            parts = [_read(part) for part in state]
-            if lane.kind == "column" and width > 1:
-                parts = self._across_lanes(fold, parts)
-            if self.blueprint.units > 1:
-                parts = self._across_units(fold, parts)
+        for fold, state in zip(folds, running, strict=True):
+            parts = [states.read(part) for part in state]
+            if lane.kind == "column":
+                parts = states.across_lanes(self.emit, fold, parts, width)
             self.emit.folds[fold] = parts
-
-    def _late_results(self) -> list[Result]:
-        """Results that are written in a loop over the columns, after all reductions."""
-        mask = _mask(self.space.columns)
-        results = self.space.results
-        return [r for r in results if r.node.dims & mask or _stored_along(r, mask)]
 
     def _allocate_scratch(self, lane: Axis) -> None:
         """Arrays for costly values of a row that are needed in more than one of its loops."""
         size = next((size for size in SCRATCH if lane.extent <= size), None)
-        if self.blueprint.small and (self.blueprint.units == 1 or lane.extent > KEPT):
-            return
         if size is None or len(self.space.columns) != 1:
             return
         for phase in range(1, self.phases + 1):
@@ -406,7 +316,7 @@ class _Template:
             self.emit.known(node, line)
 
     def _last_phase(self, results: Sequence[Result], lane: Axis) -> None:
-        self.emit.hoist([result.node for result in results], _mask(self.space.columns))
+        self.emit.hoist([result.node for result in results], mask_of(self.space.columns))
 
         def body() -> None:
             self._recall(lane)
@@ -426,8 +336,7 @@ class _Template:
             end = self.arguments.scalar(("extent", axis.dims), axis.extent)
             first, step = self.b.constant(0, "index"), 1
             if axis is lane:
-                step = self.blueprint.lanes * self.blueprint.units
-                first = self._first_line()
+                step = self.blueprint.lanes
             for i in self.b.range(first, end, step):
                 self.emit.open()
                 self.emit.at[id(axis)] = i
@@ -441,88 +350,16 @@ class _Template:
         self.emit.close()
         self.emit.mask = outer_mask
 
-    def _first_line(self) -> Value:
-        """Where a unit begins to walk a row."""
-        if self.blueprint.units == 1:
-            return self.b.constant(0, "index")
-        return self.b.place("unit_pos.x") * self.blueprint.lanes
-
     # folds
 
-    def _variable(self, value: Any, lanes: int) -> Any:
-        if isinstance(value, Complex):
-            return self._variable(value.real, lanes), self._variable(value.imag, lanes)
-        return self.b.variable(self.b.splat(value, lanes))
-
     def _accumulate(self, fold: Fold, state: Sequence[Any], lane: Axis) -> None:
-        before = [_read(part) for part in state]
+        before = [states.read(part) for part in state]
         element = self.emit.values(fold.lifted)
-        after = self._combine(fold, before, element)
+        after = states.combine(self.emit, fold, before, element)
         if self.emit.mask is not None and lane.kind == "column":
-            mask = self.emit.mask
-            after = [_select(self.b, mask, a, b) for a, b in zip(after, before, strict=True)]
+            after = states.select(self.b, self.emit.mask, after, before)
         for part, value in zip(state, after, strict=True):
-            _assign(part, value)
-
-    def _combine(self, fold: Fold, a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-        """The reduction's rule, run on values through placeholder nodes."""
-        nodes = Expressions()
-        left = [nodes.make(f"left{n}", d) for n, d in enumerate(fold.dtypes)]
-        right = [nodes.make(f"right{n}", d) for n, d in enumerate(fold.dtypes)]
-        results = fold.combine(nodes, left, right)
-        self.emit.open()
-        for node, value in zip((*left, *right), (*a, *b), strict=True):
-            self.emit.known(node, value)
-        values = self.emit.values(results)
-        self.emit.close()
-        return values
-
-    def _across_lanes(self, fold: Fold, parts: list[Any]) -> list[Any]:
-        """The lanes of a line of states, combined by halves."""
-        lanes = self.blueprint.lanes
-        while lanes > 1:
-            half = lanes // 2
-            low = [_lanes(self.b, part, range(half)) for part in parts]
-            high = [_lanes(self.b, part, range(half, lanes)) for part in parts]
-            parts, lanes = self._combine(fold, low, high), half
-        return parts
-
-    def _across_units(self, fold: Fold, parts: list[Any]) -> list[Any]:
-        """The states of all units, combined by halves; every unit gets the result."""
-        unit, half = self.b.place("unit_pos.x"), self.blueprint.units // 2
-        arrays = [self._array(n, part) for n, part in enumerate(parts)]
-        self._put(arrays, unit, parts)
-        self.b.sync()
-        while half:
-            with self.b.when(unit < half):
-                other = self._get(arrays, unit + half)
-                parts_now = self._combine(fold, self._get(arrays, unit), other)
-                self._put(arrays, unit, parts_now)
-            self.b.sync()
-            half //= 2
-        zero = self.b.constant(0, "index")
-        result = self._get(arrays, zero)
-        self.b.sync()
-        return result
-
-    def _array(self, number: int, part: Any) -> tuple[Buffer, ...]:
-        """Room for a part of every unit's state; complex parts have two arrays."""
-        scalars = (part.real, part.imag) if isinstance(part, Complex) else (part,)
-        for half, scalar in enumerate(scalars):
-            key = (scalar.dtype, number, half)
-            if key not in self.meeting:
-                self.meeting[key] = self.b.shared(scalar.dtype, self.blueprint.units)
-        return tuple([self.meeting[x.dtype, number, half] for half, x in enumerate(scalars)])
-
-    def _put(self, arrays: Sequence[tuple[Buffer, ...]], at: Value, parts: Sequence[Any]) -> None:
-        for buffers, part in zip(arrays, parts, strict=True):
-            scalars = (part.real, part.imag) if isinstance(part, Complex) else (part,)
-            for buffer, scalar in zip(buffers, scalars, strict=True):
-                self.b.store(buffer, at, scalar)
-
-    def _get(self, arrays: Sequence[tuple[Buffer, ...]], at: Value) -> list[Any]:
-        loaded = [[self.b.load(buffer, at) for buffer in buffers] for buffers in arrays]
-        return [Complex(*pair) if len(pair) == 2 else pair[0] for pair in loaded]
+            states.assign(part, value)
 
     # results
 
@@ -530,61 +367,9 @@ class _Template:
         self._fold_nothing()
         self._write(self.space.results)
 
-    def _write_rows(self, results: Sequence[Result]) -> None:
-        """Results that have one element for a row: the first unit writes them."""
-        if self.blueprint.units == 1 or not results:
-            self._write(results)
-            return
-        with self.b.when(self.b.place("unit_pos.x").eq(0)):
-            self.emit.open()
-            self._write(results)
-            self.emit.close()
-
     def _write(self, results: Sequence[Result]) -> None:
         self.emit.write(results, self.blueprint.streaming)
 
 
 def _cost(node: Node) -> int:
     return 12 if node.op in COSTLY else 0 if node.op == "const" else 1
-
-
-def _mask(axes: Sequence[Axis]) -> int:
-    mask = 0
-    for axis in axes:
-        mask |= axis.mask
-    return mask
-
-
-def _stored_along(result: Result, mask: int) -> bool:
-    return bool(index_dims(result.position) & mask)
-
-
-def round_up(size: int, step: int) -> int:
-    return -(-size // step) * step
-
-
-def _read(part: Any) -> Any:
-    return Complex(_read(part[0]), _read(part[1])) if isinstance(part, tuple) else part.get()
-
-
-def _assign(part: Any, value: Any) -> None:
-    if isinstance(part, tuple):
-        _assign(part[0], value.real)
-        _assign(part[1], value.imag)
-    else:
-        part.set(value)
-
-
-def _select(b: Builder, mask: Value, then: Any, orelse: Any) -> Any:
-    if isinstance(then, Complex):
-        real = b.select(mask, then.real, orelse.real)
-        return Complex(real, b.select(mask, then.imag, orelse.imag))
-    return b.select(mask, then, orelse)
-
-
-def _lanes(b: Builder, value: Any, lanes: range) -> Any:
-    if isinstance(value, Complex):
-        return Complex(_lanes(b, value.real, lanes), _lanes(b, value.imag, lanes))
-    if len(lanes) == 1:
-        return b.extract(value, lanes[0])
-    return b.shuffle(value, list(lanes))

@@ -106,7 +106,13 @@ class Plan:
 
 
 def plan(eqn: Equation, vector_bytes: int) -> Plan:
-    """The loops of a scatter's updates, of which there are some."""
+    """The loops of a scatter's updates, of which there are some, and how cubes share them."""
+    drafted = draft(eqn, vector_bytes)
+    return _shared(drafted, eqn.params["unique_indices"], eqn.outputs[0].aval.dtype.itemsize)
+
+
+def draft(eqn: Equation, vector_bytes: int) -> Plan:
+    """The loops of a scatter's updates."""
     x, indices, updates = (atom.aval for atom in eqn.inputs)
     name = eqn.primitive.name.removeprefix("scatter").lstrip("-_") or "set"
     numbers, short = eqn.params["dimension_numbers"], dtypes.short_name(x.dtype)
@@ -125,7 +131,7 @@ def plan(eqn: Equation, vector_bytes: int) -> Plan:
         lanes = max(1, vector_bytes * 8 // max(16, BITS[PARTS.get(short, short)]))
         while lanes > 1 and lanes // 2 >= inner.extent:
             lanes //= 2
-    draft = Plan(
+    return Plan(
         name=name,
         clips=eqn.params["mode"].name == "CLIP",
         batches=tuple(batches),
@@ -137,7 +143,6 @@ def plan(eqn: Equation, vector_bytes: int) -> Plan:
         lanes=lanes,
         chunk=inner.extent,
     )
-    return _shared(draft, eqn.params["unique_indices"], x.dtype.itemsize)
 
 
 def _loops(

@@ -9,8 +9,6 @@ are all alike cost nothing. A single operand is made anew from its keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xcube import dtypes
 from xcube.ir import Aval, Var
@@ -18,51 +16,15 @@ from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels.nodes import PARTS, Arguments
+from xcube.lowering.kernels import sort_units
+from xcube.lowering.kernels.nodes import Arguments
 from xcube.lowering.kernels.radix import Radix, is_packed, passes
 from xcube.lowering.kernels.ranks import FEW, Ranks
 from xcube.lowering.kernels.sort_keys import Order
+from xcube.lowering.kernels.sort_problem import Key, Problem, Row, keys_of
 from xcube.lowering.kernels.work import Work
 
 TASK = 20_000  # operations worth handing to a thread
-
-
-@dataclass(frozen=True, eq=False)
-class Key:
-    """One key: a real operand, or the real (0) or imaginary (1) part of a complex one."""
-
-    var: Var
-    part: int
-    order: Order
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What is sorted along an axis, by what: the first key counts most.
-
-    `wanted` pairs operands with the results they become; `kept` elements of each row are written,
-    and if `indices` is a variable, where they were. `descending` puts the largest first.
-    """
-
-    shape: tuple[int, ...]
-    axis: int
-    keys: tuple[Key, ...]
-    wanted: tuple[tuple[Var, Var], ...]
-    kept: int
-    descending: bool = False
-    indices: Var | None = None
-
-    @property
-    def n(self) -> int:
-        return self.shape[self.axis]
-
-    @property
-    def inner(self) -> int:
-        return math.prod(self.shape[self.axis + 1 :])
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.shape) // self.n
 
 
 def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
@@ -78,21 +40,13 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
         return []
     keys = keys_of(operands[: root.params["num_keys"]])
     problem = Problem(shape, axis, keys, wanted, shape[axis])
+    if facts.units > 1:
+        return sort_units.build(problem, facts)
     if problem.n <= FEW:
         return [Sorter(problem, facts.vector_bytes).by_ranks()]
     alone = len(operands) == 1 and len(keys) == 1
     sorter = Sorter(problem, facts.vector_bytes)
     return [sorter.keys_alone() if alone else sorter.by_digits()]
-
-
-def keys_of(operands: Sequence[Var], signed_zeros: bool = False) -> tuple[Key, ...]:
-    """The keys that operands stand for."""
-    keys = []
-    for var in operands:
-        short = dtypes.short_name(var.aval.dtype)
-        order = Order(PARTS.get(short, short), signed_zeros)
-        keys += [Key(var, part, order) for part in range(2 if short in PARTS else 1)]
-    return tuple(keys)
 
 
 class Sorter:
@@ -106,23 +60,8 @@ class Sorter:
             self.arguments.buffer(out, "out")
         if problem.indices is not None:
             self.arguments.buffer(problem.indices, "out")
-        self.n = self.arguments.scalar("n", problem.n)
-        self.kept = self.n
-        if problem.kept != problem.n:
-            self.kept = self.arguments.scalar("kept", problem.kept)
-        self._place()
-
-    def _place(self) -> None:
-        """The first element of this cube's row, in operands and in results."""
-        row = self.row = self.b.place("cube_pos.x")
-        if self.problem.inner == 1:
-            self.step = self.b.constant(1, "index")
-            self.first, self.out_first = row * self.n, row * self.kept
-            return
-        self.step = self.arguments.scalar("inner", self.problem.inner)
-        outer, column = row // self.step, row % self.step
-        self.first = outer * self.n * self.step + column
-        self.out_first = outer * self.kept * self.step + column
+        self.row = Row(self.arguments, problem, self.b.place("cube_pos.x"))
+        self.n, self.kept = self.row.n, self.row.kept
 
     # kernels
 
@@ -136,12 +75,12 @@ class Sorter:
             radix.clear(bits)
             for i in b.range(0, self.n):
                 index = radix.index(i) if number else i
-                value = self.key(key, index)
+                value = self.row.key(key, index)
                 radix.put(i, value, index)
                 radix.count(value, bits)
             radix.sort(self.n, bits)
         for i in b.range(0, self.kept):
-            self.write(i, radix.index(i))
+            self.row.write(i, radix.index(i))
         digits = sum(passes(key.order.bits) for key in problem.keys)
         return self.work(problem.n * (8 * digits + 4 * len(problem.wanted)))
 
@@ -154,7 +93,7 @@ class Sorter:
         negative = b.variable(b.constant(False, "bool"))
         radix.clear(order.bits)
         for i in b.range(0, self.n):
-            x = self.number(key, i)
+            x = self.row.number_at(key, i)
             value = order.key(b, x)
             radix.put(i, value)
             radix.count(value, order.bits)
@@ -172,57 +111,30 @@ class Sorter:
         b, problem = self.b, self.problem
         ranks = Ranks(b, [key.order for key in problem.keys], self.vector_bytes)
         for i in b.range(0, self.n):
-            ranks.put(i, [self.key(key, i) for key in problem.keys])
+            ranks.put(i, [self.row.key(key, i) for key in problem.keys])
         ranks.rank(self.n)
         for i in b.range(0, self.n):
             place = ranks.rank_of(i)
             if problem.kept == problem.n:
-                self.write(place, i)
+                self.row.write(place, i)
             else:
                 with b.when(place < self.kept):
-                    self.write(place, i)
+                    self.row.write(place, i)
         lines = 1 + problem.n // ranks.lanes
         return self.work(problem.n * (4 * lines + 4 + 4 * len(problem.wanted)))
 
     # elements
 
-    def number(self, key: Key, i: Value) -> Value:
-        """The number behind the i-th key of the row."""
-        at = self.first + i * self.step
-        if dtypes.short_name(key.var.aval.dtype) in PARTS:
-            at = at * 2 + key.part
-        return self.b.load(self.arguments.buffer(key.var), at)
-
-    def key(self, key: Key, i: Value) -> Value:
-        """The i-th key of the row."""
-        value = key.order.key(self.b, self.number(key, i))
-        return ~value if self.problem.descending else value
-
     def key_line(self, key: Key, first: Value, lanes: int, present: Value) -> Value:
         """A line of neighbouring real keys of the row, as far as they are `present`."""
         b, buffer = self.b, self.arguments.buffer(key.var)
         if self.problem.inner == 1:
-            numbers = b.load(buffer, self.first + first, lanes, present)
+            numbers = b.load(buffer, self.row.first + first, lanes, present)
         else:
-            places = self.first + (first + b.lane(lanes)) * self.step
+            places = self.row.first + (first + b.lane(lanes)) * self.row.step
             numbers = b.load(buffer, places, lanes, present)
         value = key.order.key(b, numbers)
         return ~value if self.problem.descending else value
-
-    def write(self, i: Value, index: Value) -> None:
-        """Make the element at an index of the row the i-th of every result."""
-        b, at = self.b, self.first + index * self.step
-        out_at = self.out_first + i * self.step
-        for x, out in self.problem.wanted:
-            source, target = self.arguments.buffer(x), self.arguments.buffer(out)
-            if dtypes.short_name(x.aval.dtype) in PARTS:
-                b.store(target, out_at * 2, b.load(source, at * 2))
-                b.store(target, out_at * 2 + 1, b.load(source, at * 2 + 1))
-            else:
-                b.store(target, out_at, b.load(source, at))
-        if (indices := self.problem.indices) is not None:
-            target = self.arguments.buffer(indices)
-            b.store(target, out_at, index.cast(target.dtype))
 
     def _write_numbers(self, radix: Radix, order: Order, target: Buffer) -> None:
         """The row made anew from its sorted keys."""
@@ -232,12 +144,12 @@ class Sorter:
             lanes = 1
         whole = self.n // lanes * lanes
         for i in b.range(0, whole, lanes):
-            at = self.first + i * self.step
+            at = self.row.first + i * self.row.step
             b.store(target, at, order.number(b, radix.key(i, order.bits, lanes)))
         if lanes > 1 and self.problem.n % lanes:
             mask = b.lane(lanes, "i32") < (self.n - whole).cast("i32")
             numbers = order.number(b, radix.key(whole, order.bits, lanes, mask))
-            b.store(target, self.first + whole, numbers, mask)
+            b.store(target, self.row.first + whole, numbers, mask)
 
     def _write_zeros(self, radix: Radix, key: Key, target: Buffer) -> None:
         """The zeros of the row again, with their signs, in the operand's order."""
@@ -247,10 +159,10 @@ class Sorter:
             below = radix.key(i, key.order.bits) < zero
             place.set(place.get() + below.cast("index"))
         for i in b.range(0, self.n):
-            x = self.number(key, i)
+            x = self.row.number_at(key, i)
             with b.when(key.order.key(b, x).eq(zero)):
                 at = place.get()
-                b.store(target, self.first + at * self.step, x)
+                b.store(target, self.row.first + at * self.row.step, x)
                 place.set(at + 1)
 
     # memory
@@ -266,7 +178,7 @@ class Sorter:
             narrow = "u32" if self.problem.n <= 1 << 32 else "u64"
             scratch = Var(Aval((count,), dtypes.BY_SHORT[narrow]))
             indices = self.arguments.buffer(scratch, "inout")
-        return Radix(self.b, words, indices, self.row * room * 2, room, bits, packed)
+        return Radix(self.b, words, indices, self.row.number * room * 2, room, bits, packed)
 
     def work(self, cost: int) -> Work:
         """The launch; `cost` is a row's number of operations."""

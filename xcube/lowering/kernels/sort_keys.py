@@ -32,6 +32,16 @@ class Order:
         return f"u{self.bits}"
 
     @property
+    def width(self) -> int:
+        """How many bits of a key differ between numbers."""
+        return 1 if self.dtype == "bool" else self.bits
+
+    @property
+    def signed(self) -> Order:
+        """The same order, but -0 comes below 0."""
+        return Order(self.dtype, True)
+
+    @property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
 
@@ -63,6 +73,12 @@ class Order:
         nan = b.constant(self._sign - 1, self.key_dtype, key.lanes)
         key = b.select(magnitude > _LARGEST[self.dtype], nan, key)
         return key ^ self._flips(b, key, self._ones, self._sign)
+
+    def settled(self, b: Builder, key: Value) -> Value:
+        """The key of the number that has this key in the order `signed`."""
+        if not self.is_float or self.signed_zeros:
+            return key
+        return b.select(key.eq(self._sign - 1), self._sign, key)
 
     def number(self, b: Builder, key: Value) -> Value:
         """The number of a key: 0 for every zero, one NaN for all."""

@@ -14,9 +14,11 @@ from xcube.ir import Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
+from xcube.lowering.kernels import top_k_units
 from xcube.lowering.kernels.ranks import FEW, Ranks
-from xcube.lowering.kernels.sort import Problem, Sorter, keys_of
+from xcube.lowering.kernels.sort import Sorter
 from xcube.lowering.kernels.sort_keys import Order
+from xcube.lowering.kernels.sort_problem import Problem, keys_of
 from xcube.lowering.kernels.work import Work
 
 SHARE = 8  # a row is read through if at least so many times longer than k
@@ -39,6 +41,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
         descending=True,
         indices=indices if indices in group.outputs else None,
     )
+    if facts.units > 1:
+        return top_k_units.build(problem, facts)
     sorter = Sorter(problem, facts.vector_bytes)
     if problem.n <= FEW:
         return [sorter.by_ranks()]
@@ -54,13 +58,13 @@ def _by_threshold(sorter: Sorter) -> Work:
     else:
         best = _SortedBest(sorter, order)
     for i in b.range(0, sorter.kept):
-        value = sorter.key(key, i)
+        value = sorter.row.key(key, i)
         best.append(value, i)
         best.threshold.set(b.op("max", best.threshold.get(), value))
     _read_row(sorter, best)
     best.shrink()
     for i in b.range(0, sorter.kept):
-        sorter.write(i, best.index(i))
+        sorter.row.write(i, best.index(i))
     return sorter.work(2 * problem.n + 64 * problem.kept)
 
 
