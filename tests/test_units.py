@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import ops_index
 import pytest
 from run_program import run
 
@@ -78,3 +79,10 @@ def test_units_share_a_block_of_a_product(monkeypatch: pytest.MonkeyPatch, cores
     agree(lambda a, b: jnp.einsum("xk,yk->yx", a, b), A, A, rtol=1e-4, **facts)
     agree(lambda x: jnp.einsum("abmk,abnk->bamn", x, x), BATCHED, rtol=1e-4, **facts)
     agree(lambda x: jnp.dot(x, x.T).astype(jnp.int32), (A * 9).astype(np.int32), **facts)
+
+
+@pytest.mark.parametrize("mode", ["clip", "drop", "promise_in_bounds"])
+def test_the_last_of_overlapping_updates_stays(mode: str) -> None:
+    row = next(row for row in ops_index.ROWS if row.name == f"scatter crossed batch {mode}")
+    for sample in row.samples:
+        agree(row.function, *sample(np.random.default_rng(0)), units=256)

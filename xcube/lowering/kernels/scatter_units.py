@@ -112,7 +112,9 @@ class _Maker:
 
     def stores(self, owners: Var | None = None) -> Work:
         """Updates as plain reads and writes: all of them, or those of the last positions."""
-        kernel = _Kernel(self.plan, self.root, self.out, self.units)
+        asked = owners is not None and self.meets  # every element has an owner of its own
+        plan = dataclasses.replace(self.plan, lanes=1) if asked else self.plan
+        kernel = _Kernel(plan, self.root, self.out, self.units)
         places, buffer = kernel.places, kernel.buffer(owners)
         for p, start, row in kernel.positions():
             with self._where(kernel, buffer, row, p, not self.meets):
