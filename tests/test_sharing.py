@@ -14,6 +14,8 @@ from xcube import lax
 
 def scribble(x) -> None:
     """What a careless library does with memory it was lent."""
+    if x.device.kind != "cpu":
+        pytest.skip("the host cannot write to a GPU's memory")
     ctypes.memset(x.buffer.pointer, 0x41, x.nbytes)
 
 
