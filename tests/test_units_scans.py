@@ -15,10 +15,16 @@ from test_kernels_scatter import COMBINE, LAYOUTS, MODES, NAMES
 from test_kernels_scatter import expected as by_definition
 from test_kernels_scatter import sample as whole
 
-from xcube.ir import Aval
+from xcube.ir import Aval, Var
 from xcube.lowering.cube.interpreter import interpret
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import cumulative, cumulative_units, scatter, scatter_units
+from xcube.lowering.kernels import (
+    cumulative,
+    cumulative_plan,
+    scatter,
+    scatter_plan,
+    scatter_units,
+)
 from xcube.primitives.windows import GatherScatterMode, ScatterDimensionNumbers
 
 REVERSE = pytest.mark.parametrize("reverse", [False, True])
@@ -85,15 +91,17 @@ def test_the_result_may_lie_on_the_operand(shape: Any, axis: int) -> None:
     x = sample(shape, np.float32)
     eqn = equation("cumsum", [x], [Aval(x.shape, x.dtype)], axis=axis, reverse=False)
     for cores in (1, 1000):
-        works = cumulative.build(group(eqn), facts(8, cores), sources=frozenset(eqn.inputs))
-        memory = {eqn.inputs[0]: x.reshape(-1).copy()}
-        memory[eqn.outputs[0]] = memory[eqn.inputs[0]]
+        operand, result = eqn.inputs[0], eqn.outputs[0]
+        assert isinstance(operand, Var)
+        works = cumulative.build(group(eqn), facts(8, cores), sources=frozenset({operand}))
+        both = x.reshape(-1).copy()
+        memory = {operand: both, result: both}
         for work in works:
             arrays = [
                 memory.setdefault(v, np.zeros(v.aval.size, v.aval.dtype)) for v in work.buffers
             ]
             interpret(work.kernel, work.cubes, arrays, work.scalars)
-        compare(memory[eqn.outputs[0]].reshape(shape), expected("cumsum", x, axis, False))
+        compare(both.reshape(shape), expected("cumsum", x, axis, False))
 
 
 def test_one_kernel_serves_sizes_of_a_class() -> None:
@@ -110,8 +118,8 @@ def test_neighbours_fill_sectors_across_memory() -> None:
     for dtype in (np.float32, np.float16, np.float64, np.int8):
         x = Aval((4096, 4096), np.dtype(dtype))
         eqn = equation("cumsum", [np.broadcast_to(dtype(0), x.shape)], [x], axis=0, reverse=False)
-        chosen = cumulative_units.plan(x, eqn, facts(256, cores=132))
-        assert chosen.beside * chosen.lanes * x.dtype.itemsize >= cumulative_units.SECTOR
+        chosen = cumulative_plan.plan(x, eqn, facts(256, cores=132))
+        assert chosen.beside * chosen.lanes * x.dtype.itemsize >= min(cumulative_plan.STRIPS)
 
 
 # scatters -------------------------------------------------------------------------------------
@@ -136,8 +144,9 @@ def built(
 def check(name: str, operands: list[Any], layout: Any, mode: str, **options: Any) -> None:
     works, eqn = built(name, operands, layout, mode, **options)
     numbers = ScatterDimensionNumbers(*layout)
+    x, indices, updates = map(np.asarray, operands)
     with np.errstate(over="ignore"):
-        wanted = by_definition(name, *map(np.asarray, operands), numbers, mode)
+        wanted = by_definition(name, x, indices, updates, numbers, mode)
     np.testing.assert_array_equal(interpreted(works, eqn, operands)[0], wanted)
 
 
@@ -146,7 +155,7 @@ def check(name: str, operands: list[Any], layout: Any, mode: str, **options: Any
 def test_every_layout(name: str, mode: str) -> None:
     rng = np.random.default_rng(0)
     for shape, indices, updates, layout in LAYOUTS:
-        places = rng.integers(-2, 11, indices).astype(rng.choice([np.int32, np.int64, np.int8]))
+        places = rng.integers(-2, 11, indices).astype(("i1", "i4", "i8")[rng.integers(3)])
         operands = [whole(rng, shape, np.int32), places, whole(rng, updates, np.int32)]
         check(name, operands, layout, mode)
 
@@ -226,3 +235,13 @@ def test_an_operand_that_gives_its_memory_is_not_copied() -> None:
     copy, update = scatter.build(group(eqn), facts(8), sources=frozenset({eqn.inputs[0]}))
     assert copy.cubes == 0
     assert eqn.inputs[0] not in update.buffers
+
+
+def test_many_threads_share_products_that_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter_plan, "TASK", 8)
+    rng = np.random.default_rng(0)
+    places = rng.integers(-1, 60, (60, 1))
+    operands = [whole(rng, (60, 2), np.int32), places, whole(rng, (60, 2), np.int32)]
+    works, _ = built("scatter-mul", operands, ((1,), (0,), (0,)), "drop")
+    assert works[1].cubes == scatter_plan.THREADS
+    check("scatter-mul", operands, ((1,), (0,), (0,)), "drop")

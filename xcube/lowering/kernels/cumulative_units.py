@@ -16,9 +16,7 @@ same on every run.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from xcube import dtypes
@@ -27,61 +25,12 @@ from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.complex import Complex
 from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels.folds import FOLDS, Fold, State
+from xcube.lowering.kernels.cumulative_plan import Plan, plan
+from xcube.lowering.kernels.folds import State
 from xcube.lowering.kernels.nodes import PARTS, Arguments
 from xcube.lowering.kernels.work import Work
 
-ACCESS = 16  # bytes of a line along memory
-NARROW = 4  # bytes of a line that lies beside others: few, so that there are many columns
-SECTOR = 32  # bytes side by side that memory moves at once
-OWN = {True: (32, 16), False: (64, 16)}  # bytes and places of a unit's tile, along or across memory
-BUSY = 1024  # units of each processor that keep memory busy
-CUBES = 4  # cubes of each processor that share few long rows
-MOST_CHUNKS = 2048
 REACH = 4  # states that a unit combines in one step of a team's scan
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """One operation and the comptime choices for it.
-
-    `lanes` of a line, `lines` of a unit's tile, `team` units walk a row, `beside` rows or columns
-    share a cube. `ragged`: some tile or cube is not whole. Chunks are of `stretch` tiles.
-    """
-
-    fold: Fold
-    reverse: bool
-    along: bool
-    rows: int
-    count: int
-    columns: int
-    lanes: int
-    lines: int
-    team: int = 1
-    beside: int = 1
-    ragged: bool = True
-    stretch: int = 0
-
-    @property
-    def tiles(self) -> int:
-        """Tiles of a row."""
-        return -(-self.count // (self.team * self.lines))
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.tiles // self.stretch)
-
-    @property
-    def blocks(self) -> int:
-        """Cubes that share neither rows nor columns, for one chunk."""
-        if self.along:
-            return -(-self.rows // self.beside)
-        return self.rows * -(-self.columns // self.beside)
-
-    @property
-    def wide(self) -> int:
-        """Lanes of a state."""
-        return 1 if self.along else self.lanes
 
 
 def build(root: Equation, facts: Facts, sources: frozenset[Var]) -> list[Work]:
@@ -97,66 +46,6 @@ def build(root: Equation, facts: Facts, sources: frozenset[Var]) -> list[Work]:
         _Launch(chosen, sources).totals(x, totals),
         _Launch(chosen, sources).results(x, out, totals),
     ]
-
-
-# choices --------------------------------------------------------------------------------------
-
-
-def plan(aval: Aval, root: Equation, facts: Facts) -> Plan:
-    """What a heuristic picks."""
-    axis, itemsize = root.params["axis"], aval.dtype.itemsize
-    rows, n = math.prod(aval.shape[:axis]), aval.shape[axis]
-    inner = math.prod(aval.shape[axis + 1 :])
-    fold = Fold(FOLDS[root.primitive.name], dtypes.short_name(aval.dtype))
-    along, extent = inner == 1, n if inner == 1 else inner
-    lanes = 1
-    while not _is_pair(fold) and extent % (2 * lanes) == 0 and lanes < 8:
-        if 2 * lanes * itemsize > (ACCESS if along else NARROW):
-            break
-        lanes *= 2
-    nbytes, most = OWN[along]
-    places = max(4, min(most, nbytes // itemsize)) if along else nbytes // (lanes * itemsize)
-    lines = max(1, places // lanes) if along else max(4, min(most, places))
-    count, columns = (n // lanes, 1) if along else (n, inner // lanes)
-    draft = Plan(fold, root.params["reverse"], along, rows, count, columns, lanes, lines)
-    return _cut(_teams(draft, itemsize, facts), facts)
-
-
-def _teams(draft: Plan, itemsize: int, facts: Facts) -> Plan:
-    """The plan with its cubes: along memory as many units as a row has work for, across memory as
-    few as keep the device busy, but neighbours that fill whole sectors."""
-    if draft.along:
-        team = min(facts.units, _power(-(-draft.count // draft.lines)))
-        beside = min(facts.units // team, _power(draft.rows))
-    else:
-        least = min(_power(draft.columns), max(1, SECTOR // (draft.lanes * itemsize)))
-        wanted = BUSY * facts.cores / (draft.rows * draft.columns)
-        team = min(_power(-(-draft.count // draft.lines)), _power(max(1, math.ceil(wanted))))
-        team = max(1, min(team, facts.units // least))
-        beside = min(facts.units // team, _power(draft.columns))
-    whole = (draft.rows if draft.along else draft.columns) % beside == 0
-    ragged = not whole or draft.count % (team * draft.lines) != 0
-    return replace(draft, team=team, beside=beside, ragged=ragged)
-
-
-def _cut(draft: Plan, facts: Facts) -> Plan:
-    """The plan with its rows cut into chunks where there are too few cubes."""
-    if draft.blocks >= facts.cores:
-        return replace(draft, stretch=draft.tiles)
-    chunks = min(draft.tiles, MOST_CHUNKS, -(-facts.cores * CUBES // draft.blocks))
-    return replace(draft, stretch=-(-draft.tiles // chunks))
-
-
-def _is_pair(fold: Fold) -> bool:
-    return fold.dtype in PARTS
-
-
-def _power(number: int) -> int:
-    """The lowest power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
-
-
-# the template ---------------------------------------------------------------------------------
 
 
 class _Launch:
@@ -255,7 +144,7 @@ class _Launch:
         """Room for a line that is not read yet; complex numbers have two."""
         dtype = PARTS.get(self.fold.dtype, self.fold.dtype)
         zero = self.b.constant(0, dtype, self.plan.lanes)
-        return [self.b.variable(zero) for _ in range(1 + _is_pair(self.fold))]
+        return [self.b.variable(zero) for _ in range(1 + (self.fold.dtype in PARTS))]
 
     def _line(self, cells: Sequence[Variable]) -> Any:
         values = [cell.get() for cell in cells]

@@ -4,6 +4,7 @@ Every cube owns elements of the result that no other cube writes: a batch, a sli
 that does not depend on the indices, or the destinations of a range, for which it looks through
 all indices. So every element gets its updates one after the other: the last one stays, and
 sums are rounded in the same order on every run. A window not wholly inside is dropped.
+What devices do whose cubes have many units is in scatter_units.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     drafted, short = draft(root, facts.vector_bytes), dtypes.short_name(out.aval.dtype)
     if many and scatter_units.is_parallel(drafted, root, short):
         return [copy, *scatter_units.build(drafted, root, out, facts)]
-    return [copy, _Updates(plan(root, facts.vector_bytes), root.inputs, out).work()]
+    return [copy, _Updates(plan(root, facts), root.inputs, out).work()]
 
 
 def _copy(x: Atom, out: Var, vector_bytes: int, many: bool, done: bool) -> Work:

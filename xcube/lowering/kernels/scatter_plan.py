@@ -11,10 +11,12 @@ from typing import Any
 from xcube import dtypes
 from xcube.ir import Equation, Shape
 from xcube.lowering.cube.ir import BITS
+from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.nodes import PARTS
 
 TASK = 20_000  # operations worth handing to a thread
 TASKS = 32  # cubes at which even a large machine is busy
+THREADS = 32  # the same of each processor where a cube is one of many threads
 SCAN = 64  # bytes of a window whose update takes about as long as another cube's look at its index
 MOST_RANGES = 16
 LINE = 256  # bytes of neighbouring destinations that one cube should own
@@ -105,10 +107,10 @@ class Plan:
         return self.part * 4 + self.part * window * 4 // self.ranges
 
 
-def plan(eqn: Equation, vector_bytes: int) -> Plan:
+def plan(eqn: Equation, facts: Facts) -> Plan:
     """The loops of a scatter's updates, of which there are some, and how cubes share them."""
-    drafted = draft(eqn, vector_bytes)
-    return _shared(drafted, eqn.params["unique_indices"], eqn.outputs[0].aval.dtype.itemsize)
+    drafted = draft(eqn, facts.vector_bytes)
+    return _shared(drafted, eqn.params["unique_indices"], eqn.outputs[0].aval.dtype.itemsize, facts)
 
 
 def draft(eqn: Equation, vector_bytes: int) -> Plan:
@@ -218,16 +220,19 @@ def _inner(windows: list[Loop]) -> Loop:
     return max(lines or windows or [Loop(1)], key=lambda loop: loop.extent)
 
 
-def _shared(draft: Plan, unique: bool, itemsize: int) -> Plan:
-    """The plan with its work shared among cubes."""
+def _shared(draft: Plan, unique: bool, itemsize: int, facts: Facts) -> Plan:
+    """The plan with its work shared among cubes; where a cube is one of many threads, more of them
+    look through the indices together."""
+    many = facts.units > 1
+    tasks = THREADS * facts.cores if many else TASKS
     window = _size(draft.nested) * draft.inner.extent
     work = draft.rows * draft.count * (4 + window)
-    wanted = min(TASKS, work // TASK) // draft.rows
+    wanted = min(tasks, work // TASK) // draft.rows
     if wanted < 2:
         return draft
     if unique and not draft.clips:
         return replace(draft, parts=min(wanted, draft.count))
-    most = min(window * itemsize // SCAN, MOST_RANGES)
+    most = tasks if many else min(window * itemsize // SCAN, MOST_RANGES)
     if most > 1 and draft.starts and not draft.nested and not draft.inner.indexed:
         rows = draft.starts[0].weight * (draft.starts[0].last + 1)
         ranges = 1 << (min(wanted, rows, most).bit_length() - 1)
