@@ -20,6 +20,8 @@ import pytest
 from device_programs import RandomProgram, Reference
 
 from xcube import dtypes, errors
+from xcube.array import DeviceArray
+from xcube.ir import Aval
 from xcube.lowering.device import cuda, cuda_code, cuda_compile, cuda_driver, cuda_exchange
 from xcube.lowering.device.base import (
     Copy,
@@ -734,6 +736,15 @@ def test_dlpack_shares_memory_both_ways(machine: Machine, dtype: str, versioned:
     np.testing.assert_array_equal(buffer.numpy(shape, found), array)
     del buffer
     assert machine.device.allocate(array.nbytes).pointer == pointer
+
+
+def test_an_array_shows_where_it_is_and_shares_its_memory(machine: Machine):
+    ours = machine.ints(range(4))
+    array = DeviceArray(Aval((4,), I32), ours, machine.device)
+    assert array.__dlpack_device__() == (cuda_exchange.CUDA, 0)
+    buffer, shape, dtype = machine.device.import_array(array)
+    assert (buffer.pointer, shape, dtype) == (ours.pointer, (4,), I32)
+    assert values(buffer, 4) == [0, 1, 2, 3]
 
 
 def test_a_capsule_that_nobody_takes_is_freed(machine: Machine):

@@ -387,7 +387,7 @@ class DeviceArray(Array):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if (place := getattr(self._device, "dlpack_device", None)) is not None:
-            return place()
+            return place
         return np.empty(0).__dlpack_device__()  # the processor, as NumPy names it
 
     def _exported(self, stream: Any, max_version: Any, dl_device: Any, copy: Any) -> Any:
