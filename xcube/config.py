@@ -16,6 +16,7 @@ from xcube import flags
 
 STAGES = ("jaxpr", "simplify", "program", "cube", "source", "cache")  # what `log` may name
 PROMOTIONS = ("standard", "strict")
+AUTOTUNE = ("off", "kernels", "all")
 PRECISIONS = (
     *("default", "fastest", "bfloat16", "high", "bfloat16_3x", "tensorfloat32"),
     *("highest", "float32"),
@@ -34,6 +35,8 @@ class Settings:
     FloatingPointError where a result holds a NaN or an infinity. `check_tracer_leaks`: raise
     UnexpectedTracerError where a traced value outlives its function. `log_compiles`: log what is
     compiled. `default_matmul_precision`: of products that name none, None for the device's choice.
+    `autotune`: which candidates are timed on the device, "off" for none, "kernels" for those of
+    `cube.tune`, "all" for those of the kernel library too.
     `check`: verify both IRs after every stage. `log`: names of the stages to print. `device`:
     default device, e.g. "cpu".
     `cache`: folder of compiled code, "" for the user's cache folder. `threads`: worker threads
@@ -48,6 +51,7 @@ class Settings:
     check_tracer_leaks: bool = False
     log_compiles: bool = False
     default_matmul_precision: str | None = None
+    autotune: str = AUTOTUNE[1]
     check: bool = False
     log: frozenset[str] = frozenset()
     device: str = ""
@@ -66,6 +70,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "check_tracer_leaks": (False, True),
     "log_compiles": (False, True),
     "default_matmul_precision": (None, *PRECISIONS),
+    "autotune": AUTOTUNE,
     "check": (False, True),
 }
 
@@ -138,6 +143,7 @@ def from_environment() -> Settings:
         check_tracer_leaks=_flag("CHECK_TRACER_LEAKS"),
         log_compiles=_flag("LOG_COMPILES"),
         default_matmul_precision=_choice("DEFAULT_MATMUL_PRECISION", PRECISIONS),
+        autotune=_choice("AUTOTUNE", AUTOTUNE) or AUTOTUNE[1],
         check=_flag("CHECK"),
         log=_words("XCUBE_LOG", STAGES),
         device=_text("XCUBE_DEVICE"),

@@ -15,7 +15,7 @@ import numpy as np
 from xcube import config
 from xcube.array import DeviceArray
 from xcube.ir import Jaxpr, check
-from xcube.lowering import blocks, results, split
+from xcube.lowering import blocks, results, split, tune
 from xcube.lowering.cube.check import check as check_kernel
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
@@ -40,6 +40,7 @@ def compile(
     `donated` says of each input whether results may take its memory over; `forward`, whether a
     result that is an input may be that input's buffer.
     """
+    tune.settle(lambda: lower(jaxpr, device, donated, forward), device, compile)
     with _without_collection():
         program = lower(jaxpr, device, donated, forward)
         handles = _compile_kernels(program, device)

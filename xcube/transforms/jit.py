@@ -122,7 +122,10 @@ class Jitted:
             ]
             avals = tuple([leaf.aval for leaf in leaves])
         now = config.current
-        modes = now.enable_x64, now.numpy_dtype_promotion, now.default_matmul_precision, now.device
+        modes = (
+            *(now.enable_x64, now.numpy_dtype_promotion, now.default_matmul_precision),
+            *(now.device, now.autotune),
+        )
         key = (treedef, avals, static_key, modes, bound_axes())
         if (entry := self._cache.get(key)) is None:
             entry = self._trace(key, FlatCall(fun, leaves, treedef), avals, self._donated(*given))
