@@ -128,6 +128,7 @@ static double __dadd_rd(double x, double y) { return sum(FE_DOWNWARD, x, y); }
 
 static float ptx_min_NaN_f32(float x, float y) { return x < y || x != x ? x : y; }
 static float ptx_max_NaN_f32(float x, float y) { return x > y || x != x ? x : y; }
+static float ptx_ex2_approx_ftz_f32(float x) { return exp2f(x); }
 static float ptx_cvt_f32_f16(unsigned short x) { return _cvtsh_ss(x); }
 static unsigned short ptx_cvt_rn_f16_f32(float x) { return _cvtss_sh(x, 0); }
 static unsigned short ptx_cvt_rn_bf16_f32(float x) {

@@ -85,8 +85,14 @@ MALFORMED = {
         Let(name(0, lanes=4), "splat", (real(1.0, 2),)),
     ),
     "the result of cast must be i32x2; got i32": (Let(name(0, "i32"), "cast", (real(1.0, 2),)),),
-    "bitcast must join dtypes of one width, not bool or index; got f32 to i64": (
+    "bitcast must join types of as many bits, not bool or index; got f32 to i64": (
         Let(name(0, "i64"), "bitcast", (real(1.0),)),
+    ),
+    "join must have operands of one dtype; got f32, i32": (
+        Let(name(0, lanes=2), "join", (real(1.0), Const(1, Type("i32")))),
+    ),
+    "the result of join must be f32x3; got f32x2": (
+        Let(name(0, lanes=2), "join", (real(1.0), real(1.0, 2))),
     ),
     "the result of reduce_add must be f32; got f32x2": (
         Let(name(0, lanes=2), "reduce_add", (real(1.0, 2),)),

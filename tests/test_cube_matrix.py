@@ -241,6 +241,36 @@ def test_products_are_left_alone_until_they_are_done() -> None:
     assert "a race" in fault(panels((True, True), early=True), *buffers)
 
 
+def held_left(steps: int) -> Kernel:
+    """out[64, 16] = left @ right, where units hold the left operand, 16 * steps deep."""
+    build = Builder("held", (128, 1, 1))
+    x, y, out = build.buffer("bf16"), build.buffer("bf16"), build.buffer("f32", "out")
+    unit, deep = build.place("unit_pos.x"), 16 * steps
+    panel = build.shared("bf16", deep * SPAN)
+    for element in build.range(unit, deep * SPAN, 128):
+        build.store(panel, matrix.exchanged(element, "bf16"), build.load(y, element))
+    build.sync()
+    places = [matrix.group_sum_of(unit, lane) for lane in range(deep // 2)]
+    left = build.join([build.load(x, row * deep + column) for row, column in places])
+    sums = build.variable(build.constant(0.0, "f32", 8))
+    right = matrix.panel(build, panel, 0, False, deep * SPAN)
+    matrix.multiply_panels(build, sums, left, right, steps, build.constant(True, "bool"))
+    matrix.wait_products(build, 0, sums)
+    for lane in range(8):
+        row, column = matrix.group_sum_of(unit, lane)
+        build.store(out, row * 16 + column, build.extract(sums.get(), lane))
+    return build.finish()
+
+
+@pytest.mark.parametrize("steps", [1, 8])
+def test_units_hold_a_left_operand(steps: int) -> None:
+    a, b = whole("bf16", 64, 16 * steps), whole("bf16", 16 * steps, SPAN)
+    out = np.zeros(64 * 16, "f4")
+    interpret(held_left(steps), 1, [a.ravel(), b.ravel(), out])
+    expected = a.astype(np.float64) @ b.astype(np.float64)[:, :16]
+    np.testing.assert_array_equal(out.reshape(64, 16), expected)
+
+
 # boxes ------------------------------------------------------------------------------------------
 
 

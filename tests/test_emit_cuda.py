@@ -227,7 +227,8 @@ def test_literals(machine: Any, dtype: str) -> None:
 
 
 BITCASTS = (("f32", "i32"), ("u32", "f32"), ("u64", "f64"), ("f64", "i64"), ("bf16", "i16"),
-            ("f8_e5m2", "u8"), ("i16", "f16"))  # fmt: skip
+            ("f8_e5m2", "u8"), ("i16", "f16"), ("bf16", "u32"), ("u32", "f16"), ("u8", "f32"),
+            ("f64", "u16"), ("f32", "f64"))  # fmt: skip
 
 
 @kernel(*BITCASTS)
@@ -241,7 +242,7 @@ def bitcasts(source: str, target: str) -> ir.Kernel:
 @pytest.mark.parametrize(("source", "target"), BITCASTS)
 def test_bitcasts(machine: Any, source: str, target: str) -> None:
     x = np.resize(samples(source), 16)
-    result = np.zeros(16, NUMPY[target])
+    result = np.zeros(x.nbytes // NUMPY[target].itemsize, NUMPY[target])
     machine.run(name_of("bitcasts", source, target), [x, result])
     assert result.tobytes() == x.tobytes()
 
@@ -261,6 +262,27 @@ def test_scalars_come_from_cells(machine: Any, dtype: str) -> None:
     result = np.zeros(5, values.dtype)
     machine.run(name_of("cells", dtype), [result], values.tolist())
     assert_same(result, values, dtype)
+
+
+@kernel()
+def again() -> ir.Kernel:
+    """Lanes that were parted and joined again, and an exponential."""
+    build = Builder("again")
+    data, output = build.buffer("u32"), build.buffer("f32", "out")
+    halves = build.load(data, 0, 4).bitcast("f16")
+    joined = build.join([build.shuffle(halves, range(2)), build.shuffle(halves, range(2, 8))])
+    build.store(output, 0, joined.bitcast("f32"))
+    build.store(output, 4, build.op("exp2_approx", build.load(data, 0, 4).cast("f32") * 0.25))
+    return build.finish()
+
+
+def test_parted_lanes_are_found_again(machine: Any) -> None:
+    x, result = np.array([1, 2, 30, 40], np.uint32), np.zeros(8, np.float32)
+    machine.run("again", [x, result])
+    assert result[:4].tobytes() == x.tobytes()
+    np.testing.assert_allclose(result[4:], 2.0 ** (x / 4), rtol=3e-7)
+    text = emit(machine.kernels["again"])
+    assert "<<" not in text  # no halves are put together
 
 
 # lines --------------------------------------------------------------------------------------------

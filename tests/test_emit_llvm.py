@@ -158,7 +158,7 @@ def assert_same(got: Array, expected: Array, what: str, ulps: int = 0) -> None:
 ELEMENTWISE = tuple(
     op
     for op, row in ir.OPS.items()
-    if row.result in ("same", "bool") and op not in ir.LIBRARY and row.arity
+    if row.result in ("same", "bool") and op not in (*ir.LIBRARY, "exp2_approx") and row.arity
 )
 
 
@@ -365,19 +365,48 @@ def test_constants_round_to_nearest_even(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), (("f32", "i32"), ("u64", "f64"), ("bf16", "i16"), ("f8_e5m2", "u8"))
+    ("source", "target"),
+    (
+        *(("f32", "i32"), ("u64", "f64"), ("bf16", "i16"), ("f8_e5m2", "u8")),
+        *(("bf16", "u32"), ("u32", "f16"), ("u8", "f32"), ("f64", "u16"), ("i16", "i64")),
+    ),
 )
 def test_bitcast(source: str, target: str) -> None:
     x = np.resize(samples(source), 16)
     build = Builder("bits")
     data, output = build.buffer(source), build.buffer(target, "out")
     build.store(output, 0, build.load(data, 0, 16).bitcast(target))
-    result = np.zeros(16, NUMPY[target])
+    result = np.zeros(x.nbytes // NUMPY[target].itemsize, NUMPY[target])
     run(build.finish(), [x, result])
     assert result.tobytes() == x.tobytes()
 
 
 # lines --------------------------------------------------------------------------------------------
+
+
+def test_exp2_to_the_last_places() -> None:
+    x = np.linspace(-126, 127.9, 4001, dtype=np.float32)
+    build = Builder("exp2")
+    data, output = build.buffer("f32"), build.buffer("f32", "out")
+    for at in build.range(0, build.scalar(), 1):
+        build.store(output, at, build.op("exp2_approx", build.load(data, at)))
+    result = np.zeros_like(x)
+    run(build.finish(), [x, result], [len(x)])
+    assert_same(result, np.exp2(x.astype(np.float64)).astype(np.float32), "exp2", 2)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (4, 2), (8, 8), (3, 1, 4)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "bool", "i64"])
+def test_lines_are_joined(dtype: str, sizes: tuple[int, ...]) -> None:
+    x = np.resize(samples(dtype), sum(sizes))
+    build = Builder("join")
+    data, output = build.buffer(dtype), build.buffer(dtype, "out")
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    parts = [build.load(data, at, size) for at, size in zip(starts, sizes, strict=True)]
+    build.store(output, 0, build.join(parts))
+    result = np.zeros_like(x)
+    run(build.finish(), [x, result])
+    assert_same(result, x, dtype)
 
 
 @pytest.mark.parametrize("lanes", (2, 4, 16))

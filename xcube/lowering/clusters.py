@@ -86,6 +86,8 @@ def in_place(cluster: Cluster) -> frozenset[tuple[Var, Var]]:
     """Pairs of an operand and a result that lie in memory alike and are walked alike."""
     if cluster.family == "control" and cluster.root is not None:
         return frozenset(carried(cluster.root))
+    if cluster.family == "cube" and cluster.root is not None:
+        return frozenset(begun(cluster.root))
     if cluster.family in OVERWRITING and cluster.root is not None:
         first, *others = cluster.root.inputs
         operands = [first] if isinstance(first, Var) and first not in others else []
@@ -99,6 +101,13 @@ def in_place(cluster: Cluster) -> frozenset[tuple[Var, Var]]:
         for result in cluster.outputs
         if _lie_alike(operand, result) and _walked_alike(cluster, operand, result)
     )
+
+
+def begun(eqn: Equation) -> list[tuple[Var, Var]]:
+    """Pairs of an operand of a user's kernel and the result that begins as it, of operands that
+    the kernel reads under no other name."""
+    pairs = [(eqn.inputs[x], eqn.outputs[y]) for x, y in eqn.params["handle"].in_place()]
+    return [(x, y) for x, y in pairs if isinstance(x, Var) and eqn.inputs.count(x) == 1]
 
 
 def carried(eqn: Equation) -> list[tuple[Var, Var]]:

@@ -112,6 +112,7 @@ _SHAPED: dict[str, Callable[[Sequence[Line], Type, tuple[int, ...]], Line]] = {
     "splat": lambda args, type, attrs: np.repeat(args[0], type.lanes),
     "lane": lambda args, type, attrs: np.arange(type.lanes).astype(NUMPY[type.dtype]),
     "extract": lambda args, type, attrs: args[0][list(attrs)],
+    "join": lambda args, type, attrs: np.concatenate(args),
     "shuffle": lambda args, type, attrs: args[0][list(attrs)],
 }
 
@@ -289,6 +290,7 @@ _FLOAT: dict[str, Callable[..., Line]] = {
     "div": np.divide,
     "rem": np.fmod,
     "sqrt": np.sqrt,
+    "exp2_approx": np.exp2,
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math as pymath
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xcube.lowering.cube import arithmetic, ir
+from xcube.lowering.cube.fold import fold
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
 
 Scalar = bool | int | float
@@ -145,7 +145,10 @@ class Variable:
 
 
 class Builder:
-    """Appends statements to one kernel."""
+    """Appends statements to one kernel. `keeps_calls`: functions with a decomposition stay single
+    operations, which `decompose` replaces later."""
+
+    keeps_calls = False
 
     def __init__(
         self, name: str, cube_dim: tuple[int, int, int] = (1, 1, 1), resident: int = 0
@@ -159,6 +162,7 @@ class Builder:
         self._arrays = 0
         self._blocks: list[list[Stmt]] = [[]]
         self._known: list[dict[object, Value]] = [{}]
+        self.source: str | None = None  # the user's line that the next statements come from
 
     # parameters -------------------------------------------------------------------------------
 
@@ -178,9 +182,14 @@ class Builder:
         """An array of `size` elements that the units of a cube share; `over` is not used again."""
         return self._array(dtype, size, "shared", None if over is None else over.number)
 
-    def local(self, dtype: str, size: int) -> Buffer:
-        """An array of `size` elements that belongs to one unit."""
-        return self._array(dtype, size, "local")
+    def local(self, dtype: str, size: int, outermost: bool = False) -> Buffer:
+        """An array of `size` elements that belongs to one unit; `outermost`: in scope everywhere."""
+        if not outermost:
+            return self._array(dtype, size, "local")
+        self._blocks.append([])
+        buffer = self._array(dtype, size, "local")
+        self._blocks[0][:0] = self._blocks.pop()
+        return buffer
 
     def finish(self) -> Kernel:
         """The kernel built so far."""
@@ -238,10 +247,23 @@ class Builder:
             values[0] = self.constant(operands[0], "bool")
         lanes = max([value.atom.type.lanes for value in values])
         values = [v if v.atom.type.lanes == lanes else self.splat(v, lanes) for v in values]
-        if (folded := _fold(self, name, values)) is not None:
+        if (folded := fold(self, name, values)) is not None:
             return folded
         atoms = tuple([value.atom for value in values])
         return self._let(name, atoms, ir.result_type(name, atoms))
+
+    def operate(
+        self, name: str, operands: Sequence[Value], type: Type, attrs: tuple[int, ...] = ()
+    ) -> Value:
+        """Any operation of the table, whose result is of a type."""
+        row = ir.OPS.get(name)
+        if row is not None and row.result in ("same", "bool", "select") and operands:
+            return self.op(name, *operands)
+        return self._let(name, tuple([value.atom for value in operands]), type, attrs)
+
+    def call(self, name: str, *operands: Value) -> Value:
+        """A function by its name, which the table of operations need not have."""
+        return self._let(name, tuple([x.atom for x in operands]), operands[0].type)
 
     def select(self, condition: Operand, then: Operand, orelse: Operand) -> Value:
         """`then` where the condition holds, `orelse` elsewhere."""
@@ -260,11 +282,12 @@ class Builder:
         return self._let("cast", (value.atom,), value.type.of(dtype))
 
     def bitcast(self, value: Value, dtype: str) -> Value:
-        """The same bits as another dtype of the same width."""
+        """The same bits as another dtype; a line of as many bits, its low lanes first."""
         if value.dtype == dtype:
             return value
-        assert ir.BITS[value.dtype] == ir.BITS[dtype], f"bitcast {value.dtype} to {dtype}"
-        return self._let("bitcast", (value.atom,), value.type.of(dtype))
+        bits = value.lanes * ir.BITS[value.dtype]
+        assert bits % ir.BITS[dtype] == 0, f"bitcast {value.type} to {dtype}"
+        return self._let("bitcast", (value.atom,), Type(dtype, bits // ir.BITS[dtype]))
 
     def extract(self, value: Value, lane: int) -> Value:
         """One lane of a line."""
@@ -275,6 +298,17 @@ class Builder:
     def shuffle(self, value: Value, lanes: Sequence[int]) -> Value:
         """A line whose lane k is the source's lane lanes[k]."""
         return self._let("shuffle", (value.atom,), Type(value.dtype, len(lanes)), tuple(lanes))
+
+    def join(self, values: Sequence[Value]) -> Value:
+        """A line of the lanes of scalars and lines, one behind the other."""
+        while len(values) > 1:
+            pairs = [values[k : k + 2] for k in range(0, len(values), 2)]
+            values = [self._joined(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return values[0]
+
+    def _joined(self, low: Value, high: Value) -> Value:
+        type = Type(low.dtype, low.lanes + high.lanes)
+        return self._let("join", (low.atom, high.atom), type)
 
     def reduce(self, name: str, value: Value) -> Value:
         """All lanes combined: add, mul, min, max, and, or, xor."""
@@ -296,7 +330,7 @@ class Builder:
         if reusable and (old := self._lookup(key)) is not None:
             return old
         name = self._name(target)
-        self._emit(ir.Load(name, buffer, at.atom, mask_atom))
+        self._emit(ir.Load(name, buffer, at.atom, mask_atom, self.source))
         return self._remember(key, Value(name, self))
 
     def store(
@@ -311,14 +345,30 @@ class Builder:
         at = self._index(index)
         value = self.splat(value, max(value.lanes, at.lanes))
         mask_atom = mask.atom if mask is not None else None
-        self._emit(ir.Store(buffer, at.atom, value.atom, mask_atom, streaming))
+        self._emit(ir.Store(buffer, at.atom, value.atom, mask_atom, streaming, self.source))
 
-    def atomic(self, op: str, buffer: Buffer, index: Operand, value: Value) -> Value:
-        """Indivisible update; gives the old value."""
-        name = self._name(value.type)
+    def atomic(
+        self, op: str, buffer: Buffer, index: Operand, value: Operand | None = None
+    ) -> Value:
+        """Indivisible update; gives the old value. A load needs no value."""
+        given = self._element(buffer, 0 if value is None else value)
+        name = self._name(given.type)
         at = self._index(index).atom
-        self._emit(ir.Atomic(name, op, buffer, at, value.atom))  # type: ignore[arg-type]
+        self._emit(ir.Atomic(name, op, buffer, at, given.atom, self.source))  # type: ignore[arg-type]
         return Value(name, self)
+
+    def compare_exchange(
+        self, buffer: Buffer, index: Operand, expected: Operand, value: Operand
+    ) -> Value:
+        """Replace an element if it is what is expected; gives the old value."""
+        name, at = self._name(Type(buffer.dtype)), self._index(index).atom
+        pair = [self._element(buffer, operand).atom for operand in (expected, value)]
+        self._emit(ir.CompareExchange(name, buffer, at, *pair, self.source))
+        return Value(name, self)
+
+    def _element(self, buffer: Buffer, value: Operand) -> Value:
+        """A Python number as an element of a buffer; a value as it is."""
+        return value if isinstance(value, Value) else self.constant(value, buffer.dtype)
 
     def variable(self, init: Value) -> Variable:
         """A mutable copy of a value."""
@@ -346,17 +396,18 @@ class Builder:
     def range(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
         """`for i in build.range(start, stop, step):` builds one loop; its body is expanded once."""
         first, last, by = [self._index(bound).atom for bound in (start, stop, step)]
-        index = self._name(Type("index"))
+        index, source = self._name(Type("index")), self.source
         self._open()
         yield Value(index, self)
-        self._emit(ir.For(index, first, last, by, self._close()))
+        self._emit(ir.For(index, first, last, by, self._close(), source))
 
     @contextlib.contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """Statements of the `with` block run where the condition holds."""
+        source = self.source
         self._open()
         yield
-        self._emit(ir.If(condition.atom, self._close()))
+        self._emit(ir.If(condition.atom, self._close(), (), source))
 
     @contextlib.contextmanager
     def otherwise(self) -> Iterator[None]:
@@ -365,22 +416,42 @@ class Builder:
         assert isinstance(branch, ir.If) and not branch.orelse, "otherwise: no `when` before it"
         self._open()
         yield
-        self._emit(ir.If(branch.condition, branch.then, self._close()))
+        self._emit(ir.If(branch.condition, branch.then, self._close(), branch.source))
 
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
         """Statements of the `with` block run until `break_when`."""
+        source = self.source
         self._open()
         yield
-        self._emit(ir.Loop(self._close()))
+        self._emit(ir.Loop(self._close(), source))
 
     def break_when(self, condition: Value) -> None:
         """Leave the innermost loop where the condition holds."""
-        self._emit(ir.If(condition.atom, (ir.Break(),)))
+        self._emit(ir.If(condition.atom, (ir.Break(),), (), self.source))
+
+    # what units do together, and words to people ----------------------------------------------
 
     def sync(self) -> None:
         """All units of the cube meet here."""
-        self._emit(ir.Sync())
+        self._emit(ir.Sync(self.source))
+
+    def plane(self, op: str, value: Value, argument: Operand | None = None) -> Value:
+        """What all units of a plane do together: see `planes.py`."""
+        type = Type("u32", value.lanes) if op == "ballot" else value.type
+        name = self._name(type)
+        at = None if argument is None else self._index(argument).atom
+        self._emit(ir.Plane(name, op, value.atom, at, self.source))
+        return Value(name, self)
+
+    def print(self, format: str, *args: Value) -> None:
+        """A line of text with a place {} for each scalar."""
+        self._emit(ir.Print(format, tuple([x.atom for x in args]), self.source))
+
+    def check(self, condition: Value, message: str, *args: Value) -> None:
+        """A condition that must hold; the message has a place {} for each scalar."""
+        atoms = tuple([x.atom for x in args])
+        self._emit(ir.Assert(condition.atom, message, atoms, self.source))
 
     # inside -----------------------------------------------------------------------------------
 
@@ -405,7 +476,7 @@ class Builder:
         self._arrays += 1
         number = self._arrays - 1
         buffer = Buffer(number, dtype, space, "inout", size, over)  # type: ignore[arg-type]
-        self._emit(ir.Allocate(buffer))
+        self._emit(ir.Allocate(buffer, self.source))
         return buffer
 
     def _index(self, index: Operand) -> Value:
@@ -484,83 +555,3 @@ def wrap(value: int, dtype: str) -> int:
     value &= (1 << bits) - 1
     signed = dtype in ir.SIGNED or dtype == "index"
     return value - (1 << bits) if signed and value >> (bits - 1) else value
-
-
-_EXACT: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "min": min,
-    "max": max,
-}
-_COMPARE = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
-
-def _fold(build: Builder, name: str, values: list[Value]) -> Value | None:
-    """The result where it is known at comptime; floats fold only where rounding cannot differ."""
-    first = values[0]
-    constants = [value.constant for value in values]
-    whole = first.dtype in ir.INTEGERS or first.dtype == "index"
-    if name == "select":
-        return None if constants[0] is None else values[1 if constants[0] else 2]
-    if len(values) != 2:
-        return None
-    a, b = constants
-    if a is not None and b is not None:
-        return _fold_pair(build, name, first, a, b)
-    if first.dtype == "bool":
-        return _fold_bool(name, values, a, b)
-    return _fold_whole(name, values, a, b) if whole else None
-
-
-def _fold_pair(build: Builder, name: str, like: Value, a: Scalar, b: Scalar) -> Value | None:
-    if name in _COMPARE:
-        return build.constant(_COMPARE[name](a, b), "bool", like.lanes)
-    if like.dtype in ir.FLOATS or name not in _EXACT:
-        return _fold_quotient(build, name, like, a, b)
-    return build.constant(_EXACT[name](int(a), int(b)), like.dtype, like.lanes)
-
-
-def _fold_quotient(build: Builder, name: str, like: Value, a: Scalar, b: Scalar) -> Value | None:
-    if like.dtype != "index" or name not in ("div", "rem") or not b:
-        return None
-    quotient = pymath.trunc(int(a) / int(b)) if abs(a) < 1 << 50 else None
-    if quotient is None:
-        return None
-    result = quotient if name == "div" else int(a) - quotient * int(b)
-    return build.constant(result, like.dtype, like.lanes)
-
-
-def _fold_bool(name: str, values: list[Value], a: Scalar | None, b: Scalar | None) -> Value | None:
-    if name not in ("and", "or"):
-        return None
-    neutral = name == "and"
-    for constant, this, other in ((a, *values), (b, *reversed(values))):
-        if constant is not None:
-            return other if bool(constant) == neutral else this
-    return None
-
-
-def _fold_whole(name: str, values: list[Value], a: Scalar | None, b: Scalar | None) -> Value | None:
-    x, y = values
-    if b == 0 and name in ("add", "sub", "or", "xor", "shl", "shr"):
-        return x
-    if a == 0 and name in ("add", "or", "xor"):
-        return y
-    if b == 1 and name in ("mul", "div"):
-        return x
-    if a == 1 and name == "mul":
-        return y
-    if name == "mul" and (a == 0 or b == 0):
-        return x if a == 0 else y
-    return None

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import check_matrix, ir, text
+from xcube.lowering.cube import check_matrix, check_units, ir, text
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
 
 _INDEX, _BOOL = Type("index"), Type("bool")
 _ATOMICS: dict[str, tuple[str, ...]] = {
     **{op: ir.OPS[op].dtypes for op in ("add", "min", "max", "and", "or", "xor")},
-    "exchange": ir.DTYPES,
+    "sub": ir.OPS["sub"].dtypes,
+    **dict.fromkeys(("exchange", "load", "store"), ir.DTYPES),
 }
 
 
@@ -38,7 +39,7 @@ def check(kernel: Kernel) -> None:
 
 
 class Checker:
-    """Walks one kernel; rules of matrix units stand in `check_matrix.py`."""
+    """Walks one kernel; others stand in `check_matrix.py` and `check_units.py`."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -240,15 +241,21 @@ class Checker:
         elif s.op == "shuffle":
             self.lanes_exist(s, types[0], target.lanes)
             self.result(s, Type(types[0].dtype, target.lanes))
+        elif s.op == "join":
+            alike = types[0].dtype == types[1].dtype
+            self.require(alike, f"join must have operands of one dtype; got {types[0]}, {types[1]}")
+            self.result(s, Type(types[0].dtype, types[0].lanes + types[1].lanes))
         elif s.op == "splat":
             self.require(types[0].lanes == 1, f"splat must have a scalar operand; got {types[0]}")
             self.result(s, Type(types[0].dtype, target.lanes))
-        elif s.op in ("cast", "bitcast"):
+        elif s.op == "cast":
             self.result(s, types[0].of(target.dtype))
-            self.require(s.op == "cast" or _same_bits(types[0], target),
-                f"bitcast must join dtypes of one width, not bool or index; "
+        elif s.op == "bitcast":
+            self.require(
+                _same_bits(types[0], target),
+                f"bitcast must join types of as many bits, not bool or index; "
                 f"got {types[0]} to {target}",
-            )  # fmt: skip
+            )
 
     # memory -----------------------------------------------------------------------------------
 
@@ -288,7 +295,7 @@ class Checker:
     def atomic(self, s: ir.Atomic) -> None:
         type = self.use(s.value)
         self.access(s.buffer, s.index, type.lanes, None)
-        self.element(s.buffer, type)
+        self.element(s.buffer, type, written=s.op != "load")
         allowed = _ATOMICS.get(s.op, ())
         self.require(
             type.dtype in allowed, f"atomic {s.op} must have a dtype of {allowed}; got {type.dtype}"
@@ -383,7 +390,11 @@ def _bounds(dtype: str) -> tuple[int, int]:
 
 def _same_bits(source: Type, target: Type) -> bool:
     plain = not {source.dtype, target.dtype} & {"bool", "index"}
-    return plain and ir.BITS[source.dtype] == ir.BITS[target.dtype]
+    return plain and _bits(source) == _bits(target)
+
+
+def _bits(type: Type) -> int:
+    return type.lanes * ir.BITS[type.dtype]
 
 
 _USES: dict[type, Callable[[Checker, Any], None]] = {
@@ -413,5 +424,6 @@ _CHECKS: dict[type, Callable[[Checker, Any], None]] = {
     ir.Allocate: Checker.allocate,
     ir.Atomic: Checker.atomic,
     ir.Sync: Checker.sync,
+    **check_units.CHECKS,
     **check_matrix.CHECKS,
 }

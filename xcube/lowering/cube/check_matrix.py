@@ -109,18 +109,34 @@ def _multiply_panels(checker: Checker, s: ir.MultiplyPanels) -> None:
     units = math.prod(checker.kernel.cube_dim)
     rule = f"multiplying panels takes a group of {ir.GROUP} units; the cube has {units}"
     checker.require(units >= ir.GROUP, rule)
-    _panel(checker, s.left, "the left panel")
     _panel(checker, s.right, "the right panel")
-    pair = s.left.buffer.dtype, s.right.buffer.dtype
+    if isinstance(s.left, Panel):
+        _panel(checker, s.left, "the left panel")
+        pair = s.left.buffer.dtype, s.right.buffer.dtype
+    else:
+        _left_line(checker, s.left, s.steps)
+        pair = s.left.type.dtype, s.right.buffer.dtype
     checker.require(pair[0] == pair[1], f"panels must have one dtype; got {pair[0]} and {pair[1]}")
     type = checker.variable(s.sums)
     checker.require(
         type.dtype == "f32" and type.lanes % 4 == 0 and type.lanes <= 128,
         f"the sums of n columns, a multiple of 8 up to 256, are f32 of n / 2 lanes; got {type}",
     )
-    most = matrix.span(pair[0]) // matrix.depth(pair[0])
+    deep = any(isinstance(panel, Panel) and panel.deep for panel in (s.left, s.right))
+    most = matrix.span(pair[0]) // matrix.depth(pair[0]) if deep else matrix.STEPS
     checker.require(1 <= s.steps <= most, f"a panel has 1 to {most} steps; got {s.steps}")
     checker.scalar_of(s.fresh, _BOOL, "whether sums are fresh")
+
+
+def _left_line(checker: Checker, left: ir.Name, steps: int) -> None:
+    """A left operand that the units hold."""
+    got, lanes = left.type, steps * matrix.depth(left.type.dtype) // 2
+    checker.scalar_of(left, got, "the left operand")
+    checker.require(
+        ir.BITS[got.dtype] == 16 and got.lanes == lanes,
+        f"a left operand that units hold is 16-bit floats of {lanes} lanes for {steps} steps; "
+        f"got {got}",
+    )
 
 
 def _wait_products(checker: Checker, s: ir.WaitProducts) -> None:

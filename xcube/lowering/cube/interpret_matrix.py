@@ -192,18 +192,32 @@ def _exact(values: Line) -> Line:
 
 def _multiply_panels(units: Sequence[Unit], s: ir.MultiplyPanels) -> bool:
     columns, lead = s.sums.type.lanes * 2, units[0]
-    left, left_read = _panel(units, s, s.left, matrix.GROUP_ROWS)
-    right, right_read = _panel(units, s, s.right, columns)
+    right, *reads = _panel(units, s, s.right, columns)
+    if isinstance(s.left, Panel):
+        left, read = _panel(units, s, s.left, matrix.GROUP_ROWS)
+        reads.append(read)
+    else:
+        left = _held(units, s.left)
     product = left @ right.T
     lanes = range(s.sums.type.lanes)
     for number, unit in enumerate(units):
         rows, places = np.array([matrix.group_sum_of(number, lane) for lane in lanes]).T
         before = 0.0 if unit.value(s.fresh)[0] else unit.values[s.sums.number].astype(np.float64)
         unit.values[s.sums.number] = (before + product[rows, places]).astype(np.float32)
-        unit.flight.products.append((s, [left_read, right_read] if unit is lead else []))
+        unit.flight.products.append((s, reads if unit is lead else []))
         unit.flight.busy.add(s.sums.number)
     lead.cube.reading[lead.number] = lead.flight.products
     return True
+
+
+def _held(units: Sequence[Unit], atom: ir.Name) -> Line:
+    """A left operand that units hold like sums."""
+    lanes = atom.type.lanes
+    found = np.zeros((matrix.GROUP_ROWS, 2 * lanes))
+    for number, unit in enumerate(units):
+        rows, places = np.array([matrix.group_sum_of(number, lane) for lane in range(lanes)]).T
+        found[rows, places] = unit.value(atom)
+    return found
 
 
 def _panel(

@@ -2,7 +2,7 @@
 bounds, reads of memory never written, races between barriers, barriers that part of a cube
 misses, broken promises. It is the oracle for the emitters. Every unit is a generator that stops
 where units meet: planes and groups go on as soon as all of their units are there, a cube at `sync`;
-one cube runs after another. Matrix units: `interpret_matrix.py`.
+one cube runs after another. Matrix units: `interpret_matrix.py`; planes: `interpret_plane.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import interpret_matrix, ir, text
+from xcube.lowering.cube import interpret_matrix, interpret_plane, ir, text
 from xcube.lowering.cube.arithmetic import NUMPY, Line, evaluate, literal
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
@@ -127,7 +127,9 @@ class Unit:
         """The error for a rule that this unit broke at a statement."""
         place = f"At unit {self.position} of cube {self.cube.position}."
         listing = text.excerpt(self.cube.launch.kernel, statement)
-        return KernelError(f"interpret: {rule}. {place}\n{listing}")
+        source = getattr(statement, "source", None)
+        line = f" At {source}." if isinstance(source, str) else ""
+        return KernelError(f"interpret: {rule}.{line} {place}\n{listing}")
 
     def places(
         self, s: Stmt, memory: Memory, index: Atom, lanes: int, mask: Atom | None
@@ -210,7 +212,7 @@ def _meet(units: list[Unit], runs: list[Run], stops: list[Stmt | None]) -> bool:
     met, first = False, 0
     while first < len(units):
         statement = stops[first]
-        size, function = interpret_matrix.TOGETHER.get(type(statement), (1, None))
+        size, function = _TOGETHER.get(type(statement), (1, None))
         members = slice(first // size * size, first // size * size + size)
         here = all(stop is statement for stop in stops[members])
         if here and function is not None and function(units[members], statement):
@@ -223,11 +225,11 @@ def _meet(units: list[Unit], runs: list[Run], stops: list[Stmt | None]) -> bool:
 
 def _check_barrier(units: list[Unit], stops: list[Stmt | None]) -> None:
     """All units must stop at one sync; what planes and groups wait for in vain comes first."""
-    order = sorted(range(len(stops)), key=lambda k: type(stops[k]) not in interpret_matrix.TOGETHER)
+    order = sorted(range(len(stops)), key=lambda k: type(stops[k]) not in _TOGETHER)
     here = next(k for k in order if stops[k] is not None)
     statement = stops[here]
     assert statement is not None
-    size, function = interpret_matrix.TOGETHER.get(type(statement), (len(units), None))
+    size, function = _TOGETHER.get(type(statement), (len(units), None))
     members = slice(here // size * size, here // size * size + size)
     whole = "a cube must reach a sync" if function is None else f"a set of {size} must meet here"
     for unit, stop in zip(units[members], stops[members], strict=True):
@@ -245,7 +247,7 @@ def _body(unit: Unit, body: tuple[Stmt, ...]) -> Run:
         kind = type(statement)
         if (step := _STEPS.get(kind)) is not None:
             step(unit, statement)
-        elif kind in interpret_matrix.TOGETHER:
+        elif kind in _TOGETHER:
             yield statement
         elif kind in _SIGNALS:
             return _SIGNALS[kind]
@@ -342,20 +344,47 @@ def _store(unit: Unit, s: ir.Store) -> None:
 def _atomic(unit: Unit, s: ir.Atomic) -> None:
     memory, value = unit.memory(s.buffer), unit.value(s.value)
     places, active = unit.places(s, memory, s.index, len(value), None)
-    if not memory.is_written(places, active).all():
+    if s.op != "store" and not memory.is_written(places, active).all():
         raise unit.fault(s, "an element must be written before an atomic updates it")
     unit.touch(s, memory, "atomic", places)
+    if s.op == "store":
+        memory.write(places, value)
     old = np.zeros_like(value)
     for lane, place in enumerate(places):
         old[lane] = memory.values[place]
         memory.values[place] = _combined(s, old[lane : lane + 1], value[lane : lane + 1])[0]
-    unit.values[s.target.number] = old
+    unit.values[s.target.number] = value if s.op == "store" else old
 
 
 def _combined(s: ir.Atomic, old: Line, value: Line) -> Line:
-    if s.op == "exchange":
-        return value
+    if s.op in ("load", "store", "exchange"):
+        return old if s.op == "load" else value
     return evaluate(s.op, (old, value), Type(s.buffer.dtype))
+
+
+def _compare_exchange(unit: Unit, s: ir.CompareExchange) -> None:
+    memory = unit.memory(s.buffer)
+    places, active = unit.places(s, memory, s.index, 1, None)
+    if not memory.is_written(places, active).all():
+        raise unit.fault(s, "an element must be written before an atomic compares it")
+    unit.touch(s, memory, "atomic", places)
+    old = memory.values[places]
+    if old.tobytes() == unit.value(s.expected).tobytes():
+        memory.values[places] = unit.value(s.value)
+    unit.values[s.target.number] = old
+
+
+def _print(unit: Unit, s: ir.Print) -> None:
+    print(_worded(unit, s.format, s.args))
+
+
+def _assert(unit: Unit, s: ir.Assert) -> None:
+    if not unit.value(s.condition)[0]:
+        raise unit.fault(s, _worded(unit, s.message, s.args))
+
+
+def _worded(unit: Unit, format: str, args: tuple[Atom, ...]) -> str:
+    return format.format(*[unit.value(atom)[0] for atom in args])
 
 
 def _allocate(unit: Unit, s: ir.Allocate) -> None:
@@ -395,6 +424,7 @@ def _check_idle(unit: Unit, s: Stmt, variable: Name) -> None:
         raise unit.fault(s, "sums must not be touched until a wait for products names them")
 
 
+_TOGETHER = {**interpret_matrix.TOGETHER, ir.Plane: (ir.PLANE, interpret_plane.plane)}
 _STEPS: dict[type, Callable[[Unit, Any], None]] = {
     ir.Let: _let,
     ir.Load: _load,
@@ -404,6 +434,9 @@ _STEPS: dict[type, Callable[[Unit, Any], None]] = {
     ir.Read: _read,
     ir.Allocate: _allocate,
     ir.Atomic: _atomic,
+    ir.CompareExchange: _compare_exchange,
+    ir.Print: _print,
+    ir.Assert: _assert,
     **interpret_matrix.STEPS,
 }
 _CONTROL: dict[type, Callable[[Unit, Any], Run]] = {

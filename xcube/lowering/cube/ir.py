@@ -11,11 +11,14 @@
             | Loop(body: stmt*) | Break | Continue | Return   Loop runs until Break
             | Allocate(buffer)                                a shared or local array
             | Atomic(target: Name, op, buffer, index: atom, value: atom) | Sync
+            | CompareExchange(target: Name, buffer, index: atom, expected: atom, value: atom)
+            | Plane(target: Name, op, value: atom, argument: atom?)               by a plane
+            | Print(format, args: atom*) | Assert(condition: atom, message, args: atom*)
             | CopyAsync(target: buffer, at: atom, source: buffer, index: atom, lanes, valid: atom?)
             | CommitCopies | WaitCopies(pending)              cp.async: 16 bytes at a time
             | LoadMatrices(target: Name, buffer, index: atom, transposed)           by a plane
             | MultiplyMatrices(target: Name, left: atom, right: atom, sum: atom)    by a plane
-            | MultiplyPanels(sums: Name, left: Panel, right: Panel, steps, fresh: atom)
+            | MultiplyPanels(sums: Name, left: Panel | Name, right: Panel, steps, fresh: atom)
             | WaitProducts(pending, sums: Name*)              both by a group of planes
             | CopyTile(target: buffer, at: atom, map, place: atom*, barriers: buffer, barrier: atom)
             | SetBarrier(barriers: buffer, barrier: atom, arrivals)
@@ -28,12 +31,14 @@
 A load or store with a scalar index and a value of n lanes touches n neighbouring elements; with a
 line of n indices it gathers or scatters. Masked-off lanes are neither read nor written and load
 as zero. `index` is the target's address arithmetic: 64-bit on the CPU. A plane is PLANE units that
-follow one another, a group GROUP of them; what matrix units do with their operands: `matrix.py`.
+follow one another, fewer at the end of a cube, a group GROUP of them; what matrix units do with
+their operands: `matrix.py`. `source` of a statement is the user's line that it comes from,
+"file.py:31"; it is no part of what the statement is, nor of a kernel's text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal as OneOf
 from typing import NamedTuple, get_args
 
@@ -109,6 +114,7 @@ class Load:
     buffer: Buffer
     index: Atom
     mask: Atom | None = None
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ class Store:
     value: Atom
     mask: Atom | None = None
     streaming: bool = False
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,7 @@ class For:
     stop: Atom
     step: Atom
     body: tuple[Stmt, ...]
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +165,13 @@ class If:
     condition: Atom
     then: tuple[Stmt, ...]
     orelse: tuple[Stmt, ...] = ()
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     body: tuple[Stmt, ...]
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,22 +192,72 @@ class Return:
 @dataclass(frozen=True, slots=True)
 class Allocate:
     buffer: Buffer
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """buffer[index] = op(buffer[index], value), indivisibly; the target is the old value."""
+    """buffer[index] = op(buffer[index], value), indivisibly; the target is the old value. A load
+    changes nothing and makes no use of the value; the target of a store is the value."""
 
     target: Name
-    op: OneOf["add", "min", "max", "and", "or", "xor", "exchange"]
+    op: OneOf["add", "sub", "min", "max", "and", "or", "xor", "exchange", "load", "store"]
     buffer: Buffer
     index: Atom
     value: Atom
+    source: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareExchange:
+    """buffer[index] = value where the bits of the element are those of `expected`, indivisibly; the
+    target is the old value."""
+
+    target: Name
+    buffer: Buffer
+    index: Atom
+    expected: Atom
+    value: Atom
+    source: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    pass
+    source: str | None = field(default=None, compare=False)
+
+
+# planes, and words to people ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """What all units of a plane do together, lane by lane; see `planes.py`. `argument`: the number
+    of a unit in its plane, or the distance to it, where the operation takes one."""
+
+    target: Name
+    op: str
+    value: Atom
+    argument: Atom | None = None
+    source: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Print:
+    """A line of text for people; `format` has a place {} for each scalar."""
+
+    format: str
+    args: tuple[Atom, ...] = ()
+    source: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Assert:
+    """A condition that holds; `message` says otherwise, with a place {} for each scalar."""
+
+    condition: Atom
+    message: str
+    args: tuple[Atom, ...] = ()
+    source: str | None = field(default=None, compare=False)
 
 
 # copies on their way, and matrix units -----------------------------------------------------------
@@ -267,11 +327,12 @@ class Panel:
 @dataclass(frozen=True, slots=True)
 class MultiplyPanels:
     """A group begins to add left @ right to its sums, a variable of n / 2 lanes for 64 rows and n
-    columns; `steps` times 32 bytes of depth, the first of them replacing the sums if `fresh`.
+    columns; `steps` times 32 bytes of depth, the first of them replacing the sums if `fresh`. The
+    left operand may be a line of 16-bit elements that units hold like sums of as many columns.
     Nobody may touch the sums or write the panels before WaitProducts says that it is done."""
 
     sums: Name
-    left: Panel
+    left: Panel | Name
     right: Panel
     steps: int
     fresh: Atom
@@ -368,7 +429,7 @@ MATRIX: tuple[type, ...] = get_args(Matrix)
 
 Stmt = (
     Let | Load | Store | Declare | Assign | Read | For | If | Loop | Break | Continue | Return
-    | Allocate | Atomic | Sync | Matrix
+    | Allocate | Atomic | CompareExchange | Sync | Plane | Print | Assert | Matrix
 )  # fmt: skip
 
 
@@ -416,9 +477,11 @@ PLACES = tuple(
 # sign of the dividend, x%0 is x, MIN%-1 is 0 (dtype "index" promises a divisor that is not zero).
 # Shifts by the width or more give 0 (shr of a negative signed integer: -1). min and max propagate
 # NaN. eq/ne/lt/le/gt/ge are IEEE: only ne is true of NaN. round is to nearest, ties to even.
-# fma rounds once. cast: float to integer truncates, saturates, NaN gives 0; to bool is x != 0;
-# between integers wraps; between floats rounds to nearest even. sum-like reductions of a line
-# combine lanes pairwise (halves, then quarters, ...): one fixed order on every target.
+# fma rounds once. exp2_approx is as near as the target's own instruction, 2 units in the last place
+# at most, and 0 may stand for numbers below the normal ones. cast: float to integer truncates,
+# saturates, NaN gives 0; to bool is x != 0; between integers wraps; between floats rounds to
+# nearest even. sum-like reductions of a line combine lanes pairwise (halves, then quarters, ...):
+# one fixed order on every target.
 OPS: dict[str, Op] = {
     "add": Op(2, "same", _NUMBERS),
     "sub": Op(2, "same", _NUMBERS),
@@ -432,6 +495,7 @@ OPS: dict[str, Op] = {
     "max": Op(2, "same", _NUMBERS),
     "fma": Op(3, "same", FLOATS),
     "sqrt": Op(1, "same", FLOATS),
+    "exp2_approx": Op(1, "same", ("f32",)),
     "floor": Op(1, "same", FLOATS),
     "ceil": Op(1, "same", FLOATS),
     "trunc": Op(1, "same", FLOATS),
@@ -456,6 +520,7 @@ OPS: dict[str, Op] = {
     "splat": Op(1, "given", _ALL),
     "lane": Op(0, "given", _WHOLE),  # 0, 1, 2, ... along the line
     "extract": Op(1, "scalar", _ALL),  # attrs: the lane
+    "join": Op(2, "given", _ALL),  # the lanes of both, one behind the other
     "shuffle": Op(1, "given", _ALL),  # attrs: for each result lane, the source lane
     "reduce_add": Op(1, "scalar", _NUMBERS),
     "reduce_mul": Op(1, "scalar", _NUMBERS),

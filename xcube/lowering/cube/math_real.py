@@ -193,6 +193,8 @@ EXACT = frozenset(
         *("isnan", "nextafter", "real", "conj", "imag"),
     )
 )
+# What a builder that keeps calls has as single operations: see decompose.py.
+CALLS = frozenset((*SINGLE, "rsqrt"))
 OF_BOOL = {"add": "or", "max": "or", "mul": "and", "min": "and"}
 
 
@@ -201,6 +203,8 @@ def apply(build: Builder, name: str, *args: Operand) -> Value:
     model = next(arg for arg in args if isinstance(arg, Value))
     if name == "select":
         model = next((arg for arg in args[1:] if isinstance(arg, Value)), model)
+    if build.keeps_calls and name in CALLS and model.dtype in ir.FLOATS:
+        return build.call(name, *as_values(build, name, args, model))
     if model.dtype in NARROW and name not in EXACT:
         return in_single(build, name, args, model.dtype)
     if model.dtype == "bool":

@@ -26,6 +26,7 @@ LINES = 8  # after which the exchange of chunks repeats
 ROWS, COLUMNS = 16, 8  # of one multiplication of a plane
 GROUP_ROWS = 64  # of one multiplication of a group
 INPUTS = ("bf16", "f16", "f32")
+STEPS = 16  # of one multiplication of a group at most, along depth that lies along rows
 
 
 def width(dtype: str) -> int:
@@ -173,10 +174,12 @@ def panel(build: Builder, buffer: Buffer, index: Operand, deep: bool, apart: int
 
 
 def multiply_panels(
-    build: Builder, sums: Variable, left: Panel, right: Panel, steps: int, fresh: Value
+    build: Builder, sums: Variable, left: Panel | Value, right: Panel, steps: int, fresh: Value
 ) -> None:
-    """A group begins to add left @ right to its sums, or to replace them by it."""
-    build.emit(ir.MultiplyPanels(sums.name, left, right, steps, fresh.atom))
+    """A group begins to add left @ right to its sums, or to replace them by it; the left operand
+    may be a line that units hold as `group_sum_of` says."""
+    held = left if isinstance(left, Panel) else left.atom
+    build.emit(ir.MultiplyPanels(sums.name, held, right, steps, fresh.atom))  # type: ignore[arg-type]
 
 
 def wait_products(build: Builder, pending: int, *sums: Variable) -> None:

@@ -246,6 +246,21 @@ def _atomic(w: _Writer, s: ir.Atomic, pad: str) -> None:
     w.lines.append(f"{pad}{w.define(s.target)} = atomic {s.op} {place}, {w.atom(s.value)}")
 
 
+def _compare_exchange(w: _Writer, s: ir.CompareExchange, pad: str) -> None:
+    place = f"{w.memory(s.buffer)}[{w.atom(s.index)}]"
+    operands = f"{w.atom(s.expected)}, {w.atom(s.value)}"
+    w.lines.append(f"{pad}{w.define(s.target)} = compare_exchange {place}, {operands}")
+
+
+def _plane(w: _Writer, s: ir.Plane, pad: str) -> None:
+    operands = ", ".join([w.atom(x) for x in (s.value, s.argument) if x is not None])
+    w.lines.append(f"{pad}{w.define(s.target)} = plane {s.op} {operands}")
+
+
+def _message(w: _Writer, format: str, args: tuple[Atom, ...]) -> str:
+    return ", ".join([repr(format), *map(w.atom, args)])
+
+
 def _map(w: _Writer, map: ir.TileMap) -> str:
     sizes, strides = (", ".join([w.atom(name) for name in names])
                       for names in (map.sizes, map.strides))  # fmt: skip
@@ -297,7 +312,8 @@ def _panel(w: _Writer, panel: ir.Panel) -> str:
 
 
 def _multiply_panels(w: _Writer, s: ir.MultiplyPanels, pad: str) -> None:
-    operands = f"{_panel(w, s.left)}, {_panel(w, s.right)}"
+    left = _panel(w, s.left) if isinstance(s.left, ir.Panel) else w.atom(s.left)
+    operands = f"{left}, {_panel(w, s.right)}"
     tail = f"steps {s.steps} fresh {w.atom(s.fresh)}"
     w.lines.append(f"{pad}multiply panels {w.atom(s.sums)} += {operands} {tail}")
 
@@ -326,7 +342,11 @@ _WRITE: dict[type, Callable[[_Writer, Any, str], None]] = {
     ir.Return: _word("return"),
     ir.Allocate: _allocate,
     ir.Atomic: _atomic,
+    ir.CompareExchange: _compare_exchange,
     ir.Sync: _word("sync"),
+    ir.Plane: _plane,
+    ir.Print: _line(lambda w, s: f"print {_message(w, s.format, s.args)}"),
+    ir.Assert: _line(lambda w, s: f"assert {w.atom(s.condition)} {_message(w, s.message, s.args)}"),
     ir.CopyAsync: _copy_async,
     ir.CommitCopies: _word("commit copies"),
     ir.WaitCopies: _line(lambda w, s: f"wait copies {s.pending}"),

@@ -78,6 +78,10 @@ class CLike(Emitter):
     def update(self, atomic: ir.Atomic, place: str, value: str) -> str:
         """Emit the indivisible update of one element; the text of its old value."""
 
+    @abstractmethod
+    def exchange(self, exchange: ir.CompareExchange, place: str, pair: Lanes) -> str:
+        """Emit the comparison and exchange of one element; the text of its old value."""
+
     # lines of text ------------------------------------------------------------------------------
 
     def do(self, text: str) -> None:
@@ -173,6 +177,10 @@ class CLike(Emitter):
         pairs = zip(places, values, strict=True)
         return " ".join([self.update(atomic, place, value) for place, value in pairs])
 
+    def compare_exchange(self, exchange: ir.CompareExchange) -> str:
+        pair = self.atom(exchange.expected), self.atom(exchange.value)
+        return self.exchange(exchange, self.atom(exchange.index), pair)
+
     def _places(self, index: Atom, lanes: int) -> list[str]:
         """The element numbers that an access touches."""
         places = self.lanes(index)
@@ -245,6 +253,10 @@ def _splat(let: ir.Let, args: list[list[str]]) -> Lanes:
     return args[0] * let.target.type.lanes
 
 
+def _joined(let: ir.Let, args: list[list[str]]) -> Lanes:
+    return args[0] + args[1]
+
+
 def _picked(let: ir.Let, args: list[list[str]]) -> Lanes:
     return [args[0][lane] for lane in let.attrs]
 
@@ -252,6 +264,7 @@ def _picked(let: ir.Let, args: list[list[str]]) -> Lanes:
 _MOVES: dict[str, Callable[[ir.Let, list[list[str]]], Lanes]] = {
     "splat": _splat,
     "extract": _picked,
+    "join": _joined,
     "shuffle": _picked,
 }
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from xcube.errors import LoweringError
 from xcube.lowering.cube import ir
 from xcube.lowering.cube.ir import Atom, Buffer, Kernel
-from xcube.lowering.emit import cuda_matrix, cuda_ops
+from xcube.lowering.emit import cuda_matrix, cuda_ops, cuda_planes
 from xcube.lowering.emit.c_like import CLike, Lanes
 from xcube.lowering.emit.cuda_definitions import definitions, size_of, word_byte
 
@@ -166,6 +166,24 @@ class _Text(CLike):
     def variable(self, dtype: str, name: str) -> str:
         return f"{dtype} {name}"
 
+    def operate(self, let: ir.Let) -> str:
+        types = [let.args[0].type, let.target.type] if let.args else []
+        if let.op == "bitcast" and types[0].lanes != types[1].lanes:
+            return " ".join(self._regrouped(self.lanes(let.args[0]), types[0].dtype, types[1]))
+        if let.op == "cast" and self.matrices.packs(*types):
+            return " ".join(self.matrices.packed(self.lanes(let.args[0]), types[1].dtype))
+        return super().operate(let)
+
+    def _regrouped(self, lanes: Lanes, source: str, target: ir.Type) -> list[str]:
+        """The same bits in lanes of another width."""
+        if len(lanes) < target.lanes:
+            parts = target.lanes // len(lanes)
+            rows = [cuda_ops.parted(lane, source, target.dtype, parts) for lane in lanes]
+            return [part for row in rows for part in row]
+        parts = len(lanes) // target.lanes
+        rows = [lanes[k : k + parts] for k in range(0, len(lanes), parts)]
+        return [self.bind(target.dtype, cuda_ops.joined(row, source, target.dtype)) for row in rows]
+
     def expression(self, let: ir.Let, args: Lanes) -> str:
         return cuda_ops.expression(let, args)
 
@@ -241,6 +259,8 @@ class _Text(CLike):
 
     def update(self, atomic: ir.Atomic, place: str, value: str) -> str:
         buffer, dtype = atomic.buffer, atomic.buffer.dtype
+        if atomic.op in ("load", "store"):
+            return self._moved(atomic, f"{_pointer(buffer)} + {place}", value)
         if self._is_private(buffer):
             old = self.bind(dtype, self.element(buffer, place))
             new = value if atomic.op == "exchange" else self.combined(atomic.op, dtype, old, value)
@@ -250,6 +270,32 @@ class _Text(CLike):
         if (native := _native_atomic(atomic.op, dtype, at, value)) is not None:
             return self.bind(dtype, native)
         return self._exchange_until_alone(atomic, at, value)
+
+    def _moved(self, atomic: ir.Atomic, at: str, value: str) -> str:
+        """A load or a store that is one access."""
+        dtype = atomic.buffer.dtype
+        element = f"*(volatile {_stored(dtype)}*)({at})"
+        if atomic.op == "store":
+            self.do(f"{element} = {value};")
+            return value
+        return self.bind(dtype, f"{element} != 0" if dtype == "bool" else element)
+
+    def exchange(self, exchange: ir.CompareExchange, place: str, pair: Lanes) -> str:
+        buffer, dtype = exchange.buffer, exchange.buffer.dtype
+        bits = f"u{ir.BITS[dtype]}"
+        raw = [self.bind(bits, cuda_ops.to_bits(value, dtype)) for value in pair]
+        if self._is_private(buffer):
+            old = self.bind(dtype, self.element(buffer, place))
+            seen = self.bind(bits, cuda_ops.to_bits(old, dtype))
+            self.do(f"if ({seen} == {raw[0]}) {self.write(buffer, place, pair[1])};")
+            return old
+        function = "cas_u8" if bits == "u8" else "atomicCAS"
+        at = f"({bits}*)({_pointer(buffer)} + {place})"
+        seen = self.bind(bits, f"{function}({at}, {', '.join(raw)})")
+        return self.bind(dtype, cuda_ops.from_bits(seen, dtype))
+
+    def plane(self, plane: ir.Plane) -> str:
+        return cuda_planes.emit(self, plane)
 
     def _exchange_until_alone(self, atomic: ir.Atomic, at: str, value: str) -> str:
         """Compare and exchange until no other thread came between; the old value."""
@@ -380,6 +426,10 @@ _ATOMICS = {
 
 def _native_atomic(op: str, dtype: str, at: str, value: str) -> str | None:
     """The function of CUDA's library, where one is; 64-bit integers are mostly unsigned there."""
+    if op == "sub":
+        bits = f"u{ir.BITS[dtype]}"
+        negative = f"-{value}" if dtype in ir.FLOATS else f"({dtype})(0 - ({bits}){value})"
+        return _native_atomic("add", dtype, at, negative)
     function, dtypes = _ATOMICS[op]
     if dtype in dtypes:
         return f"{function}({at}, {value})"

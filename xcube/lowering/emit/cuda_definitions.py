@@ -148,7 +148,22 @@ def _instruction(
     )
 
 
+def _pair_of(dtype: str) -> tuple[str, str]:
+    """Two singles rounded to 16 bits each, the first in the low half."""
+    return _steps(
+        "u32",
+        f"pair_of_{dtype}",
+        "f32 low, f32 high",
+        "u32 result;",
+        f'asm("cvt.rn.{dtype}x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));',
+        "return result;",
+    )
+
+
 _PTX = (
+    _pair_of("f16"),
+    _pair_of("bf16"),
+    _instruction("f32", "exp2_approx", "f32", 1, "ex2.approx.ftz.f32"),
     _instruction("f32", "min_f32", "f32", 2, "min.NaN.f32"),
     _instruction("f32", "max_f32", "f32", 2, "max.NaN.f32"),
     _instruction("f32", "f32_from_f16", "f16", 1, "cvt.f32.f16"),
@@ -284,6 +299,19 @@ _BYTE_EXCHANGE = _steps(
     "return old;",
 )
 
+_PLANES = (
+    _function(
+        "u32", "shuffle_u32", "u32 members, u32 x, u32 origin", "__shfl_sync(members, x, origin)"
+    ),
+    _steps(
+        "u64",
+        "shuffle_u64",
+        "u32 members, u64 x, u32 origin",
+        "const u32 low = __shfl_sync(members, (u32)x, origin);",
+        "return (u64)__shfl_sync(members, (u32)(x >> 32), origin) << 32 | low;",
+    ),
+)
+
 _KNOWN: dict[str, str] = {
     "tile_map": "struct alignas(64) tile_map { u64 at[16]; };",
     **{name: f"typedef {spelling} {name};" for name, spelling in _TYPES.items()},
@@ -296,4 +324,5 @@ _KNOWN: dict[str, str] = {
     **dict(_minifloats()),
     **dict(_products_of_minifloats()),
     **dict([_BYTE_EXCHANGE]),
+    **dict(_PLANES),
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 from xcube.lowering.cube import ir, matrix
 from xcube.lowering.cube.ir import Atom, Buffer, Kernel, Panel
+from xcube.lowering.emit import cuda_ops
 from xcube.lowering.emit.c_like import CLike
 
 ALIGN = 1024  # bytes of which a panel's place in shared memory is a multiple
@@ -66,7 +67,8 @@ class Matrices:
             [f'"=r"({word})' for word in words],
             [f'"r"({self._shared(s.buffer, s.index)})'],
         )
-        lanes = [half for word in words for half in _halves(word, s.buffer.dtype)]
+        dtype = s.buffer.dtype
+        lanes = [half for word in words for half in cuda_ops.parted(word, "u32", dtype, pair)]
         self._text.names[s.target.number] = " ".join(lanes)
 
     def multiply(self, s: ir.MultiplyMatrices) -> None:
@@ -90,31 +92,49 @@ class Matrices:
         lanes, dtype = self._text.lanes(atom), atom.type.dtype
         if dtype == "f32":
             return [self._rounded(lane) for lane in lanes]
-        return [_joined(lanes[k], lanes[k + 1], dtype) for k in range(0, len(lanes), 2)]
+        pairs = [lanes[k : k + 2] for k in range(0, len(lanes), 2)]
+        return [cuda_ops.joined(pair, dtype, "u32") for pair in pairs]
 
     def _rounded(self, lane: str) -> str:
         (word,) = self._words(1)
         self._asm("cvt.rna.tf32.f32 %0, %1;", [f'"=r"({word})'], [f'"f"({lane})'])
         return word
 
+    def packs(self, source: ir.Type, target: ir.Type) -> bool:
+        """Whether a cast to 16 bits is written in pairs, as products take them."""
+        pairs = source.dtype == "f32" and source.lanes % 2 == 0
+        return self.panels and pairs and target.dtype in ("bf16", "f16")
+
+    def packed(self, lanes: Sequence[str], dtype: str) -> list[str]:
+        """Pairs rounded to nearest even, each in one register."""
+        pairs = [lanes[k : k + 2] for k in range(0, len(lanes), 2)]
+        function = f"pair_of_{dtype}"
+        words = [self._text.bind("u32", f"{function}({low}, {high})") for low, high in pairs]
+        return [half for word in words for half in cuda_ops.parted(word, "u32", dtype, 2)]
+
     # a group
 
     def multiply_panels(self, s: ir.MultiplyPanels) -> None:
         """All steps, as one committed set; the first one takes its sums as they are or as zeros."""
-        text, dtype = self._text, s.left.buffer.dtype
-        self._asm("wgmma.fence.sync.aligned;")
-        panels = [self._descriptor(panel) for panel in (s.left, s.right)]
+        text = self._text
+        operands = [self._steps_of(s.left, s.steps), self._steps_of(s.right, s.steps)]
         sums = text.lanes(s.sums)
         fresh = text.bind("u32", f"{text.atom(s.fresh)} ? 0 : 1")
+        self._asm("wgmma.fence.sync.aligned;")
         for step in range(s.steps):
-            operands = [
-                f"{base} + {step * _advance(panel) >> 4}" if step else base
-                for base, panel in zip(panels, (s.left, s.right), strict=True)
-            ]
-            inputs = [f'"l"({operand})' for operand in operands]
+            inputs = [*operands[0][step], *operands[1][step]]
             inputs.append(f'"r"({fresh if step == 0 else "1"})')
-            self._asm(_wgmma(s, dtype), [f'"+f"({x})' for x in sums], inputs)
+            self._asm(_wgmma(s), [f'"+f"({x})' for x in sums], inputs)
         self._asm("wgmma.commit_group.sync.aligned;")
+
+    def _steps_of(self, operand: Panel | ir.Name, steps: int) -> list[list[str]]:
+        """The arguments of each step: a place in shared memory, or registers."""
+        if isinstance(operand, Panel):
+            base, advance = self._descriptor(operand), _advance(operand)
+            places = [f"{base} + {k * advance >> 4}" if k else base for k in range(steps)]
+            return [[f'"l"({place})'] for place in places]
+        words = [self._text.bind("u32", word) for word in self._registers(operand)]
+        return [[f'"r"({word})' for word in words[4 * k : 4 * k + 4]] for k in range(steps)]
 
     def _descriptor(self, panel: Panel) -> str:
         """Where a panel lies, as wgmma wants it: 128-byte exchange, distances in 16 bytes."""
@@ -224,37 +244,31 @@ def _has(body: Sequence[ir.Stmt], kind: type) -> bool:
     return False
 
 
-def _halves(word: str, dtype: str) -> list[str]:
-    """The elements of a register, as lanes."""
-    if dtype == "f32":
-        return [f"__uint_as_float({word})"]
-    return [f"({dtype}){word}", f"({dtype})({word}>>16)"]
-
-
-def _joined(low: str, high: str, dtype: str) -> str:
-    """The register of two elements: that from which they were taken, if they were."""
-    word = low.removeprefix(f"({dtype})")
-    if [low, high] == _halves(word, dtype):
-        return word
-    return f"(u32){low} | (u32){high} << 16"
-
-
 def _advance(panel: Panel) -> int:
     """Bytes from one step to the next."""
     deep = matrix.depth(panel.buffer.dtype)
     return deep * ir.BITS[panel.buffer.dtype] // 8 if panel.deep else deep * matrix.LINE
 
 
-def _wgmma(s: ir.MultiplyPanels, dtype: str) -> str:
-    lanes, name = s.sums.type.lanes, _NAMES[dtype]
-    places = ", ".join([f"%{k}" for k in range(lanes)])
-    ways = f", {int(not s.left.deep)}, {int(not s.right.deep)}" if dtype != "f32" else ""
+def _wgmma(s: ir.MultiplyPanels) -> str:
+    lanes, dtype = s.sums.type.lanes, s.right.buffer.dtype
+    name, left, after = _NAMES[dtype], f"%{lanes}", lanes + 1
+    ways = [] if dtype == "f32" else [int(not s.right.deep)]
+    if not isinstance(s.left, Panel):
+        left, after = f"{{{_list(lanes, 4)}}}", lanes + 4
+    elif dtype != "f32":
+        ways.insert(0, int(not s.left.deep))
     shape = f"m64n{lanes * 2}k{matrix.depth(dtype)}"
     return (
-        f"{{.reg .pred p; setp.ne.b32 p, %{lanes + 2}, 0; "
-        f"wgmma.mma_async.sync.aligned.{shape}.f32.{name}.{name} {{{places}}}, "
-        f"%{lanes}, %{lanes + 1}, p, 1, 1{ways};}}"
+        f"{{.reg .pred p; setp.ne.b32 p, %{after + 1}, 0; "
+        f"wgmma.mma_async.sync.aligned.{shape}.f32.{name}.{name} {{{_list(0, lanes)}}}, "
+        f"{left}, %{after}, p, {', '.join(map(str, [1, 1, *ways]))};}}"
     )
+
+
+def _list(first: int, count: int) -> str:
+    """Operands of an instruction that follow one another."""
+    return ", ".join([f"%{k}" for k in range(first, first + count)])
 
 
 _EMIT: dict[type, Callable[[Matrices, Any], None]] = {

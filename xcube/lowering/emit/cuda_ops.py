@@ -88,6 +88,25 @@ def from_bits(x: str, dtype: str) -> str:
     return wide.get(dtype, f"({dtype}){x}")
 
 
+def parted(x: str, source: str, target: str, parts: int) -> list[str]:
+    """The parts of a value that are values of a narrower dtype, the low one first. They are no more
+    than the value's name with a shift, so that `joined` finds it again."""
+    bits, word = ir.BITS[target], to_bits(x, source)
+    words = [word if not k else f"({word}>>{k * bits})" for k in range(parts)]
+    return [from_bits(f"(u32){part}" if bits == 32 else part, target) for part in words]
+
+
+def joined(parts: Sequence[str], source: str, target: str) -> str:
+    """The value of a wider dtype that is made of parts: that which was parted, if one was."""
+    word = parts[0].removeprefix(f"({source})")
+    if list(parts) == parted(word, f"u{ir.BITS[target]}", source, len(parts)):
+        return from_bits(word, target)
+    bits, wide = ir.BITS[source], f"u{ir.BITS[target]}"
+    words = [f"({wide})(u{bits}){to_bits(part, source)}" for part in parts]
+    shifted = [f"{word} << {k * bits}" if k else word for k, word in enumerate(words)]
+    return from_bits(f"({' | '.join(shifted)})", target)
+
+
 # casts ------------------------------------------------------------------------------------------
 
 
@@ -156,6 +175,7 @@ _FLOAT: dict[str, str] = {
     "max": "max_{dtype}({0}, {1})",
     "fma": "fma{f}({0}, {1}, {2})",
     "round": "rint{f}({0})",
+    "exp2_approx": "exp2_approx({0})",
     **{op: f"{op}{{f}}({{0}})" for op in ("sqrt", "floor", "ceil", "trunc")},
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _COMPARE.items()},
     **{name: f"{name}({{0}})" for name in ir.LIBRARY},

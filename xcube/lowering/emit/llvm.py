@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xcube.errors import LoweringError
-from xcube.lowering.cube import ir
+from xcube.lowering.cube import ir, planes, units
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Type
 from xcube.lowering.emit.llvm_memory import Memory
 from xcube.lowering.emit.llvm_ops import operate
@@ -42,7 +42,10 @@ def emit(kernel: Kernel, target: Target | None = None, name: str = "kernel") -> 
     After the kernel's own scalars the launch may pass one more cell, the number of cubes; it is
     read only if the kernel asks for `cube_count.x`.
 
-    Raises LoweringError if the kernel has several units in a cube or its arrays exceed the stack.
+    A cube of several units becomes one of one unit first: see `cube/units.py`.
+
+    Raises LoweringError if the kernel's arrays exceed the stack, or if it has statements that only
+    other devices know.
 
     >>> from xcube.lowering.cube.build import Builder
     >>> build = Builder("twice")
@@ -51,12 +54,7 @@ def emit(kernel: Kernel, target: Target | None = None, name: str = "kernel") -> 
     >>> "fmul float" in emit(build.finish())
     True
     """
-    if kernel.cube_dim != (1, 1, 1):
-        raise LoweringError(
-            f"{kernel.name}: a kernel for the CPU must have one unit in a cube; "
-            f"got cube_dim {kernel.cube_dim}; give each unit a cube of its own."
-        )
-    return _Module(kernel, target or Target(), name).text()
+    return _Module(units.one_unit(kernel), target or Target(), name).text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,19 @@ class _Module(Emitter):
 
     def atomic(self, atomic: ir.Atomic) -> str:
         return self.memory.atomic(atomic)
+
+    def compare_exchange(self, exchange: ir.CompareExchange) -> str:
+        return self.memory.compare_exchange(exchange)
+
+    def plane(self, plane: ir.Plane) -> str:
+        """Of one unit, which is alone in its plane."""
+        value, type = self.atom(plane.value), plane.target.type
+        if plane.op == "ballot":
+            return self.code.add(f"zext {held(plane.value.type)} {value} to {held(type)}")
+        if plane.op.startswith("exclusive"):
+            first = planes.SCANS[plane.op] == "mul"
+            return literal(Const(float(first) if type.dtype in ir.FLOATS else int(first), type))
+        return value
 
     def allocate(self, buffer: Buffer) -> None:
         self.array_bytes += -(-buffer.size * size_of(buffer.dtype) // ALIGNMENT) * ALIGNMENT

@@ -190,6 +190,8 @@ class Memory:
     def _atomic_element(self, atomic: ir.Atomic, index: str, value: str) -> str:
         type = Type(atomic.buffer.dtype)
         pointer = self._pointer(atomic.buffer, index)
+        if atomic.op in ("load", "store"):
+            return self._moved(atomic, pointer, value)
         instruction = _atomic_instruction(atomic.op, type.dtype)
         if instruction is None:
             return self._update(atomic.op, type, pointer, value)
@@ -197,6 +199,31 @@ class Memory:
         old = self._code.add(
             f"atomicrmw {instruction} ptr {pointer}, {stored(type.dtype)} {value} monotonic"
         )
+        return self._from_memory(old, type)
+
+    def _moved(self, atomic: ir.Atomic, pointer: str, value: str) -> str:
+        """An atomic load or store."""
+        type = Type(atomic.buffer.dtype)
+        kind, align = stored(type.dtype), size_of(type.dtype)
+        if atomic.op == "store":
+            raw = self._to_memory(value, type)
+            self._code.do(f"store atomic {kind} {raw}, ptr {pointer} monotonic, align {align}")
+            return value
+        found = self._code.add(f"load atomic {kind}, ptr {pointer} monotonic, align {align}")
+        return self._from_memory(found, type)
+
+    def compare_exchange(self, exchange: ir.CompareExchange) -> str:
+        """Emit an indivisible comparison of bits and exchange; the text of the old value."""
+        code, type = self._code, Type(exchange.buffer.dtype)
+        kind, bits = stored(type.dtype), f"i{ir.BITS[type.dtype]}"
+        pointer = self._pointer(exchange.buffer, self._atom(exchange.index))
+        pair = [self._to_memory(self._atom(x), type) for x in (exchange.expected, exchange.value)]
+        if kind != bits:
+            pair = [code.add(f"bitcast {kind} {x} to {bits}") for x in pair]
+        operands = f"{bits} {pair[0]}, {bits} {pair[1]}"
+        found = code.add(f"cmpxchg ptr {pointer}, {operands} acq_rel monotonic")
+        old = code.add(f"extractvalue {{ {bits}, i1 }} {found}, 0")
+        old = old if kind == bits else code.add(f"bitcast {bits} {old} to {kind}")
         return self._from_memory(old, type)
 
     def _update(self, op: str, type: Type, pointer: str, value: str) -> str:
@@ -230,7 +257,7 @@ def _atomic_instruction(op: str, dtype: str) -> str | None:
     if op == "exchange":
         return "xchg"
     if dtype in ir.FLOATS:
-        return "fadd" if op == "add" and dtype in ("f32", "f64") else None
+        return f"f{op}" if op in ("add", "sub") and dtype in ("f32", "f64") else None
     if op in ("min", "max"):
         return op if dtype in ir.SIGNED else f"u{op}"
     return op

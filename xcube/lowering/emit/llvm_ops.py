@@ -139,6 +139,12 @@ def _library(name: str) -> Rule:
     return rule
 
 
+def _exp2(code: Code, type: Type, x: str) -> str:
+    """By the C library, in double precision."""
+    wide = type.of("f64")
+    return cast(code, _library("exp2")(code, wide, cast(code, x, type, "f64")), wide, "f32")
+
+
 # Lines --------------------------------------------------------------------------------------------
 
 
@@ -184,6 +190,27 @@ def extract(code: Code, value: str, type: Type, lane: int) -> str:
     if type.lanes == 1:
         return value
     return code.add(f"extractelement {held(type)} {value}, i64 {lane}")
+
+
+def _join(code: Code, let: ir.Let, args: list[str]) -> str:
+    low, high = (arg.type for arg in let.args)
+    wide = Type(low.dtype, max(low.lanes, high.lanes, 2))
+    x, y = (_widened(code, x, type, wide.lanes) for x, type in zip(args, (low, high), strict=True))
+    lanes = [*range(low.lanes), *range(wide.lanes, wide.lanes + high.lanes)]
+    mask = ", ".join([f"i32 {lane}" for lane in lanes])
+    kind = held(wide)
+    return code.add(f"shufflevector {kind} {x}, {kind} {y}, <{len(lanes)} x i32> <{mask}>")
+
+
+def _widened(code: Code, value: str, type: Type, lanes: int) -> str:
+    """A line, or a scalar, as the first lanes of a wider line."""
+    if type.lanes == lanes:
+        return value
+    if type.lanes == 1:
+        wide = Type(type.dtype, lanes)
+        return code.add(f"insertelement {held(wide)} poison, {HELD[type.dtype]} {value}, i64 0")
+    kind, mask = held(type), ", ".join([f"i32 {min(k, type.lanes - 1)}" for k in range(lanes)])
+    return code.add(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> <{mask}>")
 
 
 def _shuffle(code: Code, let: ir.Let, args: list[str]) -> str:
@@ -242,6 +269,7 @@ FLOAT_RULES: dict[str, Rule] = {
     **{op: binary(f"fcmp {condition}") for op, condition in COMPARE.items()},
     **{op: intrinsic(op) for op in ("fma", "sqrt", "floor", "ceil", "trunc")},
     **{name: _library(name) for name in ir.LIBRARY},
+    "exp2_approx": _exp2,
     "neg": lambda code, type, x: code.add(f"fneg {held(type)} {x}"),
     "abs": intrinsic("fabs"),
     "round": intrinsic("roundeven"),
@@ -258,6 +286,7 @@ LINE_RULES: dict[str, Rule] = {
     "splat": _splat,
     "lane": _lane,
     "extract": _extract,
+    "join": _join,
     "shuffle": _shuffle,
     **{f"reduce_{op}": _reduce(op) for op in ("add", "mul", "min", "max", "and", "or", "xor")},
 }

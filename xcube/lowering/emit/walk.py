@@ -32,7 +32,11 @@ class Emitter(ABC):
             ir.Return: self._finish,
             ir.Allocate: self._allocate,
             ir.Atomic: self._atomic,
+            ir.CompareExchange: self._compare_exchange,
             ir.Sync: self._sync,
+            ir.Plane: self._plane,
+            ir.Print: self._words,
+            ir.Assert: self._words,
             **dict.fromkeys(ir.MATRIX, self.matrix),
         }
 
@@ -77,12 +81,20 @@ class Emitter(ABC):
         """Emit an indivisible update; the text of the old value."""
 
     @abstractmethod
+    def compare_exchange(self, exchange: ir.CompareExchange) -> str:
+        """Emit an indivisible comparison and exchange; the text of the old value."""
+
+    @abstractmethod
     def allocate(self, buffer: Buffer) -> None:
         """Emit a shared or local array."""
 
     @abstractmethod
     def barrier(self) -> None:
         """Emit a meeting of all units of the cube."""
+
+    @abstractmethod
+    def plane(self, plane: ir.Plane) -> str:
+        """Emit what the units of a plane do together; the text of this unit's result."""
 
     # hooks: matrix units ----------------------------------------------------------------------
 
@@ -144,6 +156,18 @@ class Emitter(ABC):
 
     def _atomic(self, atomic: ir.Atomic) -> None:
         self.names[atomic.target.number] = self.atomic(atomic)
+
+    def _compare_exchange(self, exchange: ir.CompareExchange) -> None:
+        self.names[exchange.target.number] = self.compare_exchange(exchange)
+
+    def _plane(self, plane: ir.Plane) -> None:
+        self.names[plane.target.number] = self.plane(plane)
+
+    def _words(self, statement: ir.Print | ir.Assert) -> None:
+        raise LoweringError(
+            f"emit: {type(statement).__name__} speaks to people, whom devices do not reach; let "
+            f"`checked` make records of it, or `unchecked` leave it out."
+        )
 
     def _declare(self, declare: ir.Declare) -> None:
         self.declare(declare.variable)
