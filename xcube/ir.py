@@ -155,7 +155,7 @@ class Primitive:
     `abstract(*avals, **params)`: the result's Aval (a tuple of them if `multiple`).
     `jvp(primals, tangents, **params) -> (outs, out_tangents)`: a tangent that is None is zero;
     outs and tangents are lists if `multiple`. "linear": the primitive itself maps tangents;
-    "zero": the derivative is zero.
+    "zero": the derivative is zero; "expand": that of the composition in `lower`.
     `transpose(ct, *args, **params) -> [ct or None per arg]`: linear arguments come as
     `Linear(aval)`, the others as values; `ct` is a list with Nones if `multiple`.
     `batch(axis, args, batched, **params) -> (outs, outs_batched)`: what is batched along the mapped

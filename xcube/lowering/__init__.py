@@ -14,14 +14,14 @@ import numpy as np
 
 from xcube import config
 from xcube.array import DeviceArray
-from xcube.ir import Jaxpr, check
+from xcube.ir import Equation, Jaxpr, check
 from xcube.lowering import blocks, results, split, tune
 from xcube.lowering.cube.check import check as check_kernel
 from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
-from xcube.lowering.device.base import Buffer, Device, Launch
+from xcube.lowering.device.base import Buffer, Device, Facts, Launch
 from xcube.lowering.device.base import Executable as Linked
-from xcube.lowering.kernels import contract
+from xcube.lowering.kernels import attention, attention_matrix, contract, convolve
 from xcube.lowering.program import Program, plan
 from xcube.lowering.simplify import simplify
 
@@ -76,16 +76,24 @@ def lower(
     """The program of a jaxpr: everything but the device's own code."""
     _log("jaxpr", jaxpr)
     facts = device.facts()
-    flat = simplify(jaxpr, lambda eqn: contract.expand(eqn, facts) or split.expand(eqn, facts))
+    flat = simplify(jaxpr, lambda eqn: _expanded(eqn, facts))
     flat = results.computed(flat)
     flat = flat if forward else results.own(flat)
     _log("simplify", flat)
     if config.current.check:
         check(flat)
     block = blocks.build(flat, facts, donated)
-    program = plan(block.jaxpr, block.works, block.taken)
+    program = plan(block)
     _log("program", program)
     return program
+
+
+def _expanded(eqn: Equation, facts: Facts) -> Jaxpr | None:
+    """What stands for an equation on a device, where that is not for all devices to know."""
+    for family in (contract, convolve, attention, attention_matrix, split):
+        if (found := family.expand(eqn, facts)) is not None:
+            return found
+    return None
 
 
 def _compile_kernels(program: Program, device: Device) -> list[int]:

@@ -137,9 +137,11 @@ class _Flattener:
         lower = eqn.primitive.lower
         if isinstance(lower, Inline):
             return eqn.params[lower.name]
-        if isinstance(lower, Expand):
-            return _expanded(eqn, lower)
-        return self._expand(eqn) if self._expand is not None else None
+        found = self._expand(eqn) if self._expand is not None else None
+        if found is not None or not isinstance(lower, Expand):
+            return found
+        is_open = bool(lower.family) and self._expand is None  # the device may have kernels for it
+        return None if is_open else _expanded(eqn, lower)
 
     def again(self, eqn: Equation, inputs: tuple[Atom, ...], params: dict[str, Any]) -> Atom:
         """The same primitive on other inputs and parameters."""

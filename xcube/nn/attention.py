@@ -1,9 +1,10 @@
 """Attention by dot products, in the form of `jax.nn.dot_product_attention`: grouped queries, masks
-of every kind, softmax in float32."""
+of every kind, softmax in at least float32, and no matrix of scores where a device has kernels."""
 
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from xcube import dtypes, lax
 from xcube.array import Array
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Shape, at_user_line
-from xcube.nn.functions import logsumexp, softmax
 from xcube.numpy.operands import array_operand
+from xcube.primitives.attention import LOWEST, attention
 
 _NAME = "dot_product_attention"
+_IMPLEMENTATIONS = (None, "xla", "cudnn")
+
+Sides = tuple[int | None, int | None]
 
 
 def dot_product_attention(
@@ -35,54 +39,63 @@ def dot_product_attention(
     return_residual: bool = False,
 ) -> Any:
     """softmax(query keyᵀ scale + bias) value:
-    f[(b,) t, n, h], f[(b,) s, k, h], f[(b,) s, k, h] -> f[(b,) t, n, h]; each of the k heads of key
+    f[(b,) t, n, h], f[(b,) s, k, h], f[(b,) s, k, e] -> f[(b,) t, n, e]; each of the k heads of key
     and value serves n / k heads of query.
 
     `bias`, `mask`: f and bool, broadcast to [b, n, t, s]; a False is not attended to. `scale`:
     1 / sqrt(h) if None. `is_causal`: position i attends to 0..i. `local_window_size`: how far to
     the left and to the right. `*_seq_lengths`: i[b], the valid positions. `return_residual`: also
-    give the logarithm of the softmax's denominator, f[(b,) t, n]. `implementation` is accepted for
-    compatibility. Raises ShapeError and DtypeError if the arguments do not fit.
+    give the logarithm of the softmax's denominator, f[(b,) t, n], without derivative.
+    `implementation`: "xla" computes all scores; None and "cudnn" leave it to the device.
+    Raises ShapeError and DtypeError if the arguments do not fit, ValueError for another
+    implementation.
 
     >>> x = jnp.ones((1, 4, 2, 8))
     >>> dot_product_attention(x, x, x, is_causal=True).shape
     (1, 4, 2, 8)
     """
     query, key, value = (array_operand(_NAME, x, k) for k, x in enumerate((query, key, value)))
-    shape = query.shape
+    _check(query, key, value, implementation)
+    shape = (*query.shape[:-1], value.shape[-1])
     query, key, value = (x[None] if x.ndim == 3 else x for x in (query, key, value))
-    _check(query, key, value)
-    scores = _scores(query, key, 1 / math.sqrt(shape[-1]) if scale is None else scale)
-    if bias is not None:
-        scores = scores + _four_axes("bias", bias, scores.shape).astype(scores.dtype)
-    if mask is not None and array_operand(_NAME, mask).dtype != np.bool_:
-        raise DtypeError(f"{_NAME}: mask must be bool; got {mask.dtype}.{at_user_line()}")
-    lengths = query_seq_lengths, key_value_seq_lengths
-    allowed = _allowed(scores.shape, mask, is_causal, lengths, local_window_size)
-    if allowed is not None:
-        scores = jnp.where(allowed, scores, _lowest(scores.dtype))
-    scores = scores.astype(np.float32)
-    result = _weighted(softmax(scores).astype(key.dtype), value)
+    scores = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
+    query, scale = _scaled(query, scale)
+    left, right = _sides(is_causal, local_window_size)
+    out, log_total = attention(
+        query,
+        key,
+        value,
+        None if bias is None else _four_axes("bias", bias, scores),
+        None if mask is None else _four_axes("mask", _boolean(mask), scores),
+        _lengths("key_value_seq_lengths", key_value_seq_lengths, scores[0]),
+        scale=scale,
+        left=left,
+        right=right,
+        is_composed=implementation == "xla",
+    )
     if query_seq_lengths is not None:
-        valid = _before(query_seq_lengths, (shape[0], result.shape[1], 1, 1), 1)
-        result = jnp.where(valid, result, 0)
+        lengths = _lengths("query_seq_lengths", query_seq_lengths, scores[0])
+        exists = lax.broadcasted_iota(np.int32, log_total.shape, 2) < lengths[:, None, None]
+        out = jnp.where(jnp.swapaxes(exists, 1, 2)[..., None], out, 0)
+        log_total = jnp.where(exists, log_total, LOWEST)
     if not return_residual:
-        return result.reshape(shape)
-    residual = lax.stop_gradient(logsumexp(scores, axis=-1).astype(key.dtype))
-    return result.reshape(shape), jnp.swapaxes(residual, 1, 2).reshape(shape[:-1])
+        return out.reshape(shape)
+    residual = lax.stop_gradient(jnp.swapaxes(log_total, 1, 2).astype(key.dtype))
+    return out.reshape(shape), residual.reshape(shape[:-1])
 
 
-def _check(query: Array, key: Array, value: Array) -> None:
+def _check(query: Array, key: Array, value: Array, implementation: str | None) -> None:
     fits = (
-        query.ndim == key.ndim == 4
-        and key.shape == value.shape
-        and (query.shape[0], query.shape[3]) == (key.shape[0], key.shape[3])
-        and key.shape[2] > 0
-        and query.shape[2] % key.shape[2] == 0
+        query.ndim == key.ndim == value.ndim
+        and query.ndim in (3, 4)
+        and key.shape[:-1] == value.shape[:-1]
+        and (query.shape[:-3], query.shape[-1]) == (key.shape[:-3], key.shape[-1])
+        and key.shape[-2] > 0
+        and query.shape[-2] % key.shape[-2] == 0
     )
     if not fits:
         raise ShapeError(
-            f"{_NAME}: shapes must be [(b,) t, n, h], [(b,) s, k, h], [(b,) s, k, h], n a multiple "
+            f"{_NAME}: shapes must be [(b,) t, n, h], [(b,) s, k, h], [(b,) s, k, e], n a multiple "
             f"of k; got {query.aval}, {key.aval}, {value.aval}.{at_user_line()}"
         )
     if not (query.dtype == key.dtype == value.dtype and dtypes.is_float(query.dtype)):
@@ -90,75 +103,59 @@ def _check(query: Array, key: Array, value: Array) -> None:
             f"{_NAME}: query, key and value must have one float dtype; got {query.aval}, "
             f"{key.aval}, {value.aval}.{at_user_line()}"
         )
+    if implementation not in _IMPLEMENTATIONS:
+        raise ValueError(
+            f"{_NAME}: implementation must be None, 'xla' or 'cudnn'; got {implementation!r}."
+            f"{at_user_line()}"
+        )
 
 
-def _scores(query: Array, key: Array, scale: Any) -> Array:
-    """[b, n, t, s], at least in float32."""
-    (b, t, n, h), (_, s, k, _) = query.shape, key.shape
-    wide = dtypes.promote_types(query.dtype, np.float32)
-    if n == k:
-        axes = (((3,), (3,)), ((0, 2), (0, 2)))
-        return lax.dot_general(query, key, axes, preferred_element_type=wide) * scale
-    grouped = query.reshape(b, t, k, n // k, h)
-    axes = (((4,), (3,)), ((0, 2), (0, 2)))
-    scores = lax.dot_general(grouped, key, axes, preferred_element_type=wide)
-    return jnp.swapaxes(scores, 2, 3).reshape(b, n, t, s) * scale
+def _scaled(query: Array, scale: Any) -> tuple[Array, float]:
+    """The query and a scale that is known; one that is not is multiplied in."""
+    if scale is None:
+        return query, 1 / math.sqrt(query.shape[-1]) if query.shape[-1] else 1.0
+    if isinstance(scale, numbers.Real):
+        return query, float(scale)
+    return (query * scale).astype(query.dtype), 1.0
 
 
-def _weighted(weights: Array, value: Array) -> Array:
-    """[b, t, n, h]."""
-    (b, n, t, s), (_, _, k, h) = weights.shape, value.shape
-    if n == k:
-        axes = (((3,), (1,)), ((0, 1), (0, 2)))
-        return jnp.swapaxes(lax.dot_general(weights, value, axes), 1, 2)
-    grouped = weights.reshape(b, k, n // k, t, s)
-    mixed = lax.dot_general(grouped, value, (((4,), (1,)), ((0, 1), (0, 2))))
-    return jnp.swapaxes(mixed.reshape(b, n, t, h), 1, 2)
+def _sides(is_causal: bool, window: int | tuple[int, int] | None) -> Sides:
+    """How far a query sees to the left and to the right."""
+    left, right = (window, window) if window is None or isinstance(window, int) else window
+    if is_causal:
+        right = 0 if right is None else min(right, 0)
+    return left, right
 
 
-def _lowest(dtype: np.dtype) -> float:
-    """A score that no softmax notices, yet far from overflow."""
-    return -0.7 * min(float(dtypes.finfo(dtype).max), float(np.finfo(np.float32).max))
+def _boolean(mask: Any) -> Array:
+    mask = array_operand(_NAME, mask)
+    if mask.dtype != np.bool_:
+        raise DtypeError(f"{_NAME}: mask must be bool; got {mask.dtype}.{at_user_line()}")
+    return mask
 
 
 def _four_axes(what: str, x: Any, shape: Shape) -> Array:
     x = array_operand(_NAME, x)
-    fits = x.ndim == 4 and all(a in (1, b) for a, b in zip(x.shape, shape, strict=True))
+    whole = x.reshape((1,) * (4 - x.ndim) + x.shape)
+    fits = whole.ndim == 4 and all(a in (1, b) for a, b in zip(whole.shape, shape, strict=True))
     if not fits:
         raise ShapeError(
             f"{_NAME}: {what} must broadcast to [b, n, t, s] = {list(shape)}; got {x.aval}."
             f"{at_user_line()}"
         )
-    return x
+    return whole
 
 
-def _before(lengths: Any, shape: Shape, axis: int) -> Array:
-    """Whether a position along an axis lies before its example's length."""
-    lengths = jnp.asarray(lengths)
-    positions = lax.broadcasted_iota(lengths.dtype, shape, axis)
-    return positions < lengths.reshape(-1, *(1,) * (len(shape) - 1))
-
-
-def _allowed(
-    shape: Shape, mask: Any, is_causal: bool, lengths: tuple[Any, Any], window: Any
-) -> Any:
-    """Which scores count, broadcastable to [b, n, t, s]; None if all do."""
-    b, _, t, s = shape
-    tests = [] if mask is None else [_four_axes("mask", mask, shape)]
-    if is_causal or window is not None:
-        row = lax.broadcasted_iota(np.int32, (1, 1, t, s), 2)
-        column = lax.broadcasted_iota(np.int32, (1, 1, t, s), 3)
-        tests += [row >= column] if is_causal else []
-        if window is not None:
-            left, right = (window, window) if isinstance(window, int) else window
-            tests += [(row <= column + left) & (row >= column - right)]
-    if lengths[0] is not None:
-        tests.append(_before(lengths[0], (b, 1, t, 1), 2))
-    if lengths[1] is not None:
-        tests.append(_before(lengths[1], (b, 1, 1, s), 3))
-    if not tests:
+def _lengths(what: str, lengths: Any, examples: int) -> Any:
+    """Lengths as i32[b]; None where there are none."""
+    if lengths is None:
         return None
-    allowed = tests[0]
-    for test in tests[1:]:
-        allowed = allowed & test
-    return allowed
+    lengths = array_operand(_NAME, lengths)
+    if not dtypes.is_integer(lengths.dtype):
+        raise DtypeError(f"{_NAME}: {what} must be integers; got {lengths.aval}.{at_user_line()}")
+    if lengths.shape != (examples,):
+        raise ShapeError(
+            f"{_NAME}: {what} must have one length for each of {examples} examples; got "
+            f"{lengths.aval}.{at_user_line()}"
+        )
+    return lengths.astype(np.int32)

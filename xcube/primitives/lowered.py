@@ -98,16 +98,20 @@ class Reduction:
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """Has its own kernels: the name of a family in `lowering/kernels`."""
+    """Has its own kernels: the name of a family in `lowering/kernels`. `is_plain`: only a map
+    that computes and reads little shares them: few units of a cube run it while others wait."""
 
     family: str
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Expand:
-    """Is a composition of other primitives: `function(*args, **params)` gives the results."""
+    """Is a composition of other primitives: `function(*args, **params)` gives the results. Devices
+    with kernels of `family` may use them instead."""
 
     function: Callable[..., Any]
+    family: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,9 +93,22 @@ def apply_jvp(
     if primitive.jvp == "linear":
         whole = [instantiate(t, x) for t, x in zip(tangents, primals, strict=True)]
         return bind(primitive, *primals, **params), bind(primitive, *whole, **params)
+    if primitive.jvp == "expand":
+        outs, out_tangents = jvp_flat(_composition(primitive, params), primals, tangents)
+        return (outs, out_tangents) if primitive.multiple else (outs[0], out_tangents[0])
     if primitive.jvp is None or isinstance(primitive.jvp, str):
         raise TraceError(f"{primitive.name} has no derivative.{at_user_line()}")
     return primitive.jvp(primals, tangents, **params)
+
+
+def _composition(primitive: Primitive, params: dict[str, Any]) -> Callable[..., Sequence[Any]]:
+    """The composition of other primitives that a primitive stands for, with a list of results."""
+
+    def function(*args: Any) -> Sequence[Any]:
+        result = primitive.lower.function(*args, **params)
+        return result if primitive.multiple else [result]
+
+    return function
 
 
 def instantiate(tangent: Any, primal: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from xcube.lowering.cube import matrix
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.ir import GROUP, PLANE, Buffer, TileMap
+from xcube.lowering.kernels.ring import Ring, Turn
 
 if TYPE_CHECKING:
     from xcube.lowering.kernels.contract_matrix import Layout
@@ -37,18 +38,15 @@ class Stream:
         self.operands = [
             _Boxes(tile, number, buffers[number], side) for number, side in enumerate(sides)
         ]
-        self.barriers = self.b.shared("u64", 2 * self.plan.stages)
+        self.ring = Ring(self.b, self.plan.stages, GROUPS)
         self.part = PARTS[self.plan.resident]
         planes = GROUPS * GROUP // PLANE
         self.passing = self.b.shared("f32", planes * matrix.ROWS * (self.part + PAD))
 
     def build(self) -> None:
-        b, stages = self.b, self.plan.stages
-        alone, asking = self.plan.resident == 1, GROUPS * GROUP
+        b, alone, asking = self.b, self.plan.resident == 1, GROUPS * GROUP
         with b.when(self.unit.eq(0)):
-            for stage in range(stages):
-                matrix.set_barrier(b, self.barriers, stage, 1)
-                matrix.set_barrier(b, self.barriers, stages + stage, GROUPS)
+            self.ring.set()
         b.sync()
         with b.when(self.unit >= asking):
             if alone:
@@ -63,19 +61,16 @@ class Stream:
     # who asks
 
     def _ask(self) -> None:
-        b = self.b
-        turn = _Turn(b, self.plan.stages, 1)
+        b, turn = self.b, self.ring.turn(fills=True)
         nbytes = sum(matrix.box_bytes(operand.map) * operand.count for operand in self.operands)
         for number in self._each():
             part, batch, row, column = self.tile.place(number)
             first, last = self.tile.slices(part)
             for slice in b.range(first, last):
-                stage = turn.stage.get()
-                matrix.wait_for(b, self.barriers, stage + self.plan.stages, turn.parity.get())
-                matrix.arrive(b, self.barriers, stage, nbytes)
+                stage = self.ring.begin(turn, nbytes)
                 for operand, side in zip(self.operands, (row, column), strict=True):
                     at = stage * self.tile.stage
-                    operand.ask(at, side, slice * self.tile.span, batch, self.barriers, stage)
+                    operand.ask(at, side, slice * self.tile.span, batch, self.ring.barriers, stage)
                 turn.next()
 
     def _each(self) -> Sequence[Value]:
@@ -88,7 +83,7 @@ class Stream:
         b, tile, emit = self.b, self.tile, self.tile.emit
         group, unit = self.unit // GROUP, self.unit % GROUP
         sums = b.variable(b.constant(0.0, "f32", self.plan.columns // 2))
-        turn = _Turn(b, self.plan.stages, 0)
+        turn = self.ring.turn(fills=False)
         for number in self._each():
             part, batch, row, column = tile.place(number)
             self._sum(sums, turn, part, group, unit)
@@ -98,16 +93,15 @@ class Stream:
             self._pass(sums, row + group * matrix.GROUP_ROWS, column)
             emit.close()
 
-    def _sum(self, sums: Variable, turn: _Turn, part: Value, group: Value, unit: Value) -> None:
+    def _sum(self, sums: Variable, turn: Turn, part: Value, group: Value, unit: Value) -> None:
         """The sums of one tile. A stage is empty once the products after it have begun."""
-        b, tile, stages = self.b, self.tile, self.plan.stages
+        b, tile = self.b, self.tile
         first, last = tile.slices(part)
         before = b.variable(b.constant(0, "index"))
         left, right = self.operands
         steps = tile.span // matrix.depth(tile.dtype)
         for slice in b.range(first, last):
-            stage = turn.stage.get()
-            matrix.wait_for(b, self.barriers, stage, turn.parity.get())
+            stage = self.ring.full(turn)
             at = stage * tile.stage
             panels = [
                 matrix.panel(b, tile.ring, place, operand.layout.deep, tile.span * tile.span)
@@ -119,12 +113,12 @@ class Stream:
             matrix.multiply_panels(b, sums, panels[0], panels[1], steps, slice.eq(first))
             matrix.wait_products(b, 1)
             with b.when((slice > first) & unit.eq(0)):
-                matrix.arrive(b, self.barriers, before.get() + stages)
+                self.ring.done(before.get())
             before.set(stage)
             turn.next()
         matrix.wait_products(b, 0, sums)
         with b.when(unit.eq(0)):
-            matrix.arrive(b, self.barriers, before.get() + stages)
+            self.ring.done(before.get())
 
     def _pass(self, sums: Variable, row: Value, column: Value) -> None:
         """The map behind the product, a part of a plane's 16 rows at a time."""
@@ -145,22 +139,6 @@ class Stream:
                 y, x = number // lines, number % lines * tile.lanes
                 tile.line(self.passing, own + y * width + x, row + y, column + (x + start))
             matrix.sync_plane(b)
-
-
-class _Turn:
-    """The stage of the ring that comes next, and the parity of its phase."""
-
-    def __init__(self, b: Builder, stages: int, parity: int) -> None:
-        self.b, self.stages = b, stages
-        self.stage = b.variable(b.constant(0, "index"))
-        self.parity = b.variable(b.constant(parity, "index"))
-
-    def next(self) -> None:
-        """Go on to the next stage."""
-        b, following = self.b, self.stage.get() + 1
-        wraps, parity = following.eq(self.stages), self.parity.get()
-        self.stage.set(b.select(wraps, b.constant(0, "index"), following))
-        self.parity.set(b.select(wraps, 1 - parity, parity))
 
 
 class _Boxes:
