@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from limits import Machine
 from timing import low_percentiles
@@ -28,7 +29,8 @@ Function = Callable[..., Any]
 class Case:
     """`jax(lib, *inputs)` serves xcube and JAX, which have the same names; `numpy` and `torch` may
     be absent. `bound` names the limit ("copy", "read", "flops"), `work` is in its unit. A case is
-    compared with NumPy's or JAX's values to `rtol` of the largest."""
+    compared with NumPy's or JAX's values to `rtol` of the largest. `draw` gives the inputs of a
+    random generator where they are not normal floats of `dtype`."""
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
@@ -39,6 +41,8 @@ class Case:
     work: float = 0.0
     jitted: bool = True
     rtol: float = 1e-4
+    dtype: str = "float32"
+    draw: Callable[[np.random.Generator], tuple[np.ndarray, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,10 @@ def _matmul(n: int) -> Case:
 def calls(case: Case, threads: int) -> dict[str, Callable[[], Any]]:
     """What to call for each library that can do the case; their values agree."""
     generator = np.random.default_rng(0)
-    inputs = [generator.standard_normal(shape, dtype=np.float32) for shape in case.inputs]
+    if case.draw is not None:
+        inputs = list(case.draw(generator))
+    else:
+        inputs = [_input(generator, shape, case.dtype) for shape in case.inputs]
     found: dict[str, Callable[[], Any]] = {}
     for name in ("xcube", "jax"):
         if installed(name):
@@ -195,7 +202,11 @@ def _jax_call(case: Case, lib: Library, inputs: list[np.ndarray]) -> Callable[[]
 def _torch_call(case: Case, inputs: list[np.ndarray], threads: int) -> Callable[[], Any]:
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
-    tensors = [torch.from_numpy(x) for x in inputs]
+    if case.draw is not None:
+        tensors = [torch.from_numpy(x) for x in inputs]
+    else:
+        dtype = getattr(torch, case.dtype)
+        tensors = [torch.from_numpy(x.astype(np.float32)).to(dtype) for x in inputs]
 
     def call() -> Any:
         with torch.inference_mode():
@@ -204,8 +215,19 @@ def _torch_call(case: Case, inputs: list[np.ndarray], threads: int) -> Callable[
     return call
 
 
+def _input(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "int8":
+        return generator.integers(-100, 100, shape, np.int8)
+    return generator.standard_normal(shape, dtype=np.float32).astype(ml_dtypes.finfo(dtype).dtype)
+
+
+def _wide(value: Any) -> np.ndarray:
+    """A result of any library in double precision; torch's need to be asked."""
+    return np.asarray(value.double() if hasattr(value, "double") else value).astype(np.float64)
+
+
 def _compare(case: Case, found: dict[str, Callable[[], Any]]) -> None:
-    values = {name: np.asarray(call(), np.float64) for name, call in found.items()}
+    values = {name: _wide(call()) for name, call in found.items()}
     expected = values["numpy"] if "numpy" in values else next(reversed(values.values()))
     for name, value in values.items():
         error = np.abs(value - expected).max() / np.abs(expected).max()
@@ -213,11 +235,12 @@ def _compare(case: Case, found: dict[str, Callable[[], Any]]) -> None:
             raise AssertionError(f"{case.name}: {name} differs by {error:.1e} of the largest value")
 
 
-def main() -> None:
+def main(family: str) -> None:
+    """The rows of a family, whose module has `cases`."""
     threads = len(os.sched_getaffinity(0))
     machine = Machine(threads)
     rows = []
-    for case in cases():
+    for case in cases() if family == "kernels" else importlib.import_module(family).cases():
         print(case.name, file=sys.stderr, flush=True)
         wanted = calls(case, threads)
         if case.bound:
@@ -233,4 +256,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2] or ["kernels"])

@@ -106,10 +106,42 @@ def test_the_depth_is_summed_in_parts(road: str, only: Any) -> None:
     agree(*einsum("mk,kn->mn"), random(16, 328), random(328, 64))
 
 
-def test_one_row_and_one_column_are_products(only: Any) -> None:
+def test_one_row_or_column_leaves_matrix_units_alone(only: Any) -> None:
     only(ROADS["few rows"])
-    agree(lambda x, w: x @ w, lambda x, w: x @ w, random(264), random(264, 136))
-    agree(lambda w, x: w @ x, lambda w, x: w @ x, random(136, 264), random(264))
+    for function, shapes in (
+        (lambda x, w: x @ w, ((264,), (264, 136))),
+        (lambda w, x: w @ x, ((136, 264), (264,))),
+        (lambda x, w: jnp.einsum("bk,bkn->bn", x, w), ((3, 64), (3, 64, 40))),
+    ):
+        args = [random(*shape) for shape in shapes]
+        jaxpr = xcube.make_jaxpr(function)(*args).closed()
+        assert "matrix_product" not in str(lower(jaxpr, Pretended(**FACTS), forward=False).jaxpr)  # type: ignore[arg-type]
+        (found,) = run(jaxpr, args, **FACTS)
+        wide = [x.astype(np.float64) for x in args]
+        spec = "bk,bkn->bn" if args[1].ndim == 3 else None
+        expected = np.einsum(spec, *wide) if spec else wide[0] @ wide[1]
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(found.astype(np.float64) / scale, expected / scale, atol=1e-2)
+
+
+def test_two_rows_are_products(only: Any) -> None:
+    only(ROADS["few rows"])
+    agree(lambda x, w: x @ w, lambda x, w: x @ w, random(2, 264), random(264, 136))
+    agree(lambda w, x: w @ x, lambda w, x: w @ x, random(136, 264), random(264, 2))
+
+
+def test_long_functions_behind_a_product_are_a_kernel_of_their_own(only: Any) -> None:
+    """And so are maps that read several arrays; sums of a few parts share the product's kernel."""
+    only(ROADS["stream"])
+    x, w, y, z = random(128, 64), random(64, 64), random(128, 64), random(128, 64)
+
+    def kernels(function: Callable[..., Any]) -> list[str]:
+        jaxpr = xcube.make_jaxpr(function)(x, w, y, z).closed()
+        return [kernel.name for kernel in lower(jaxpr, Pretended(**FACTS), forward=False).kernels]  # type: ignore[arg-type]
+
+    assert kernels(lambda x, w, y, z: nn.relu(x @ w + y)) == ["matmul"]
+    assert len(kernels(lambda x, w, y, z: jnp.tanh(x @ w))) == 2
+    assert len(kernels(lambda x, w, y, z: x @ w * y + z)) == 2
 
 
 def test_half_precision_and_wide_results(only: Any) -> None:

@@ -292,7 +292,9 @@ def test_layers_that_are_alike_are_built_once(monkeypatch: pytest.MonkeyPatch) -
     found = program(layers, np.ones((48, 64), np.float32), shifts)
     rows = [launch for launch in found.launches if "max" in found.kernels[launch.kernel].name]
     assert len(rows) == 4
-    assert len(built) == 2  # the first layer, which adds nothing, and one of the others
+    assert (
+        sum("max" in name for name in built) == 2
+    )  # the first layer, which adds nothing, and one of the others
     np.testing.assert_allclose(
         xcube.jit(layers)(np.ones((48, 64), np.float32) * 0.1, shifts), _layers(shifts), rtol=1e-5
     )

@@ -14,7 +14,7 @@ from run_program import run
 import xcube
 import xcube.numpy as jnp
 from xcube import lax, nn
-from xcube.lowering.kernels import contract
+from xcube.lowering.kernels import contract_packed
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +73,7 @@ def test_units_share_rows(name: str, units: int) -> None:
 
 @pytest.mark.parametrize("cores", [1, 1000])
 def test_units_share_a_block_of_a_product(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(contract, "BLOCK", 32)  # the same kernel, small enough to interpret
+    monkeypatch.setattr(contract_packed, "BLOCK", 32)  # the same kernel, small enough to interpret
     facts = {"units": 64, "cores": cores}
     agree(lambda a, b: nn.relu(a @ b + 1) * 2, A, B, rtol=1e-4, **facts)
     agree(lambda a, b: jnp.einsum("xk,yk->yx", a, b), A, A, rtol=1e-4, **facts)

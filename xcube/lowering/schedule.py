@@ -71,7 +71,7 @@ class _Scheduler:
         lower = eqn.primitive.lower
         wanted = [v for v in eqn.outputs if v in self.results or v in self.asked]
         if isinstance(lower, Template):
-            self._place_template(eqn, lower.family)
+            self._place_template(eqn, lower)
         elif isinstance(lower, Reduction):
             self._place_reduction(eqn)
         elif isinstance(lower, WHOLE):
@@ -216,8 +216,8 @@ class _Scheduler:
         if before != space:
             self._probe_again(cluster)
 
-    def _place_template(self, eqn: Equation, family: str) -> None:
-        consumers = self._consumers(eqn)
+    def _place_template(self, eqn: Equation, template: Template) -> None:
+        family, consumers = template.family, self._consumers(eqn)
         wanted = any(v in self.results or v in self.asked for v in eqn.outputs)
         for atom in eqn.inputs:
             if isinstance(atom, Var):
@@ -226,6 +226,7 @@ class _Scheduler:
         if family in EPILOGUES:
             for cluster in consumers:
                 fits = cluster.family == "map" and cluster.root is None and cluster.shape == shape
+                fits = fits and not (template.is_plain and _is_heavy(cluster))
                 if (
                     fits
                     and self._identical(eqn, cluster)
@@ -471,7 +472,19 @@ def _views(jaxpr: Jaxpr) -> dict[Var, Equation]:
 
 def _load(eqn: Equation) -> int:
     """How much code an equation becomes, in simple operations."""
-    return 8 if eqn.primitive.name in COSTLY - QUICK else 1
+    return 8 if _is_long(eqn) else 1
+
+
+def _is_heavy(cluster: Cluster) -> bool:
+    """Whether a map computes long functions, or reads more than a product and one array more."""
+    size = math.prod(cluster.shape)
+    arrays = sum(var.aval.size == size for var in cluster.reads)
+    return arrays > 2 or any(map(_is_long, cluster.members))
+
+
+def _is_long(eqn: Equation) -> bool:
+    """Whether an equation is a function of many operations."""
+    return eqn.primitive.name in COSTLY - QUICK
 
 
 QUICK = frozenset({"div", "rem", "sqrt", "rsqrt"})
@@ -498,7 +511,7 @@ def _join(needed: list[int], first: int, second: int) -> None:
 
 
 WHOLE = Structured | HostCall | Barrier | Constant
-EPILOGUES = frozenset({"matmul"})
+EPILOGUES = frozenset({"matmul", "convolve"})
 
 
 def _repeatable(eqn: Equation) -> bool:

@@ -178,17 +178,22 @@ def _cotangent(
     params: dict[str, Any],
 ) -> Any:
     """Cotangent of x in x . y (in y . x if not `is_left`): ct . y over the dimensions that y kept,
-    with its dimensions brought into the order of x."""
+    with its dimensions brought into the order of x; y . ct where that brings more of them there."""
     (x_sum, y_sum), (x_batch, y_batch) = numbers
     x_kept = kept_dims(x.aval.ndim, x_sum, x_batch)
     y_kept = kept_dims(aval_of(y).ndim, y_sum, y_batch)
     batch = tuple(range(len(x_batch)))
     first = len(x_batch) + (len(x_kept) if is_left else 0)
     ct_sum = tuple(range(first, first + len(y_kept)))
-    out = dot_general(ct, y, ((ct_sum, y_kept), (batch, y_batch)), **params)
     y_left = [d for d in range(aval_of(y).ndim) if d in y_sum]  # their order in the result
     x_summed = [x_sum[y_sum.index(d)] for d in y_left]
-    order = [*x_batch, *x_kept, *x_summed]
+    sums, batches = (ct_sum, y_kept), (batch, y_batch)
+    if x_summed < list(x_kept):
+        out = dot_general(y, ct, (sums[::-1], batches[::-1]), **params)
+        order = [*x_batch, *x_summed, *x_kept]
+    else:
+        out = dot_general(ct, y, (sums, batches), **params)
+        order = [*x_batch, *x_kept, *x_summed]
     back = transpose(out, [order.index(d) for d in range(len(order))])
     return convert_element_type(back, x.aval.dtype, x.aval.weak_type)
 

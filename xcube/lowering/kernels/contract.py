@@ -1,65 +1,49 @@
-"""Contractions: dot_general as packing and a tiled kernel, or, where that does not pay, as the
-pulled sum of products.
+"""Contractions: which road a dot_general takes, and the program that it becomes.
 
-Operands are packed by ordinary maps (so whatever produces them fuses into the packing) into
-blocks that the tile walks with comptime strides: A to [batch, panel of mr rows, block of kc,
-row, k], B to [batch, panel of nr columns, block of kc, k, column]. The tile keeps mr x nr
-accumulators in registers (Goto and van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication", 2008); a cube computes a block of tiles in an array of its own and then passes
-it, line by line, through the map that follows.
-"""
+Large ones are packed, then computed by a tiled kernel (`contract_packed`, `contract_units`), or
+read by matrix units (`contract_matrix`); where that does not pay, they are the sum of products,
+element by element, which has kernels of its own (`contract_direct`). A result that is small is
+summed in parts of the depth."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from xcube import dtypes
-from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
+from xcube.ir import Aval, Equation, Jaxpr, Shape, Var
 from xcube.lowering.clusters import Group
-from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.device.base import Facts
-from xcube.lowering.expression import walk
-from xcube.lowering.kernels import contract_matrix, contract_units, rows
+from xcube.lowering.kernels import contract_matrix, contract_packed, contract_units, rows
 from xcube.lowering.kernels.contract_matrix import Sizes
-from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
-from xcube.lowering.kernels.space import Axis, Space, analyse
+from xcube.lowering.kernels.contract_packed import choose, matmul, pack_a, pack_b
+from xcube.lowering.kernels.space import analyse
 from xcube.lowering.kernels.work import Work
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.elementwise import mul
-from xcube.primitives.lowered import Element, Template
+from xcube.primitives.kinds import add
 from xcube.primitives.shape import broadcast_in_dim, reduce_sum, reshape, transpose
+from xcube.primitives.view import slice_in_dim
 from xcube.trace import bind, stage
 
 SMALL = 1 << 15  # products below which packing costs more than it gains
-DEPTH = 512  # of a block: a panel of B then stays in the first cache levels
-PAD = 16  # elements between rows of packed A, so that rows do not share cache sets
-PANELS_M, PANELS_N = 8, 8  # of a cube
-BLOCK = 128  # rows and columns of a block that many units share
+FEW = 8  # rows or columns that read a matrix once, where it lies
+FEW_RESULTS, PARTS, SHORTEST = 1 << 10, 64, 1 << 11  # when and how the depth is cut
 
 
 @dataclass(frozen=True)
-class Tile:
-    """The comptime choices of a tiled contraction: rows and columns of the register tile, or of the
-    block that a cube's units share, depth of a block, lanes of a line."""
+class Lies:
+    """Whether neighbours of the left operand lie along its rows or along the depth, those of the
+    right one along its columns."""
 
-    mr: int
-    nr: int
-    kc: int
-    lanes: int
-    units: int = 1
-
-    @property
-    def stride(self) -> int:
-        return self.kc + PAD
-
-    def __str__(self) -> str:
-        return f"{self.mr}x{self.nr}x{self.kc}"
+    rows: bool
+    depth: bool
+    columns: bool
 
 
 # dot_general -> jaxpr -------------------------------------------------------------------------
@@ -92,15 +76,100 @@ def _contraction(
     a = reshape(a, (sizes.batch, sizes.rows, sizes.depth))
     b = reshape(b, (sizes.batch, sizes.columns, sizes.depth))
     accumulator = _accumulator(out.dtype)
-    if not _tiles(sizes, accumulator):
-        return [_pulled(a, b, sizes, accumulator, out)]
-    tile = choose(sizes, accumulator, facts)
-    pack_left = pack_a if tile.units == 1 else pack_b
-    packed_a = bind(pack_left, a, tile=tile, dtype=accumulator)
-    packed_b = bind(pack_b, b, tile=tile, dtype=accumulator)
     kinds = ("batch",) * len(lhs_batch) + ("m",) * len(lhs_free) + ("n",) * len(rhs_free)
-    result = bind(matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=out.shape, kinds=kinds)
+    last = lhs.ndim - 1
+    lies = Lies(last in lhs_free, last in lhs_contract, rhs.ndim - 1 in rhs_free)
+    parts, inner = _parts(sizes, accumulator, facts), accumulator
+    if (most := _exact_depth(lhs.dtype, rhs.dtype, accumulator, facts)) > 0:
+        parts, inner = max(parts, math.ceil(sizes.depth / most)), np.dtype(np.float32)
+    if parts > 1:
+        total = _in_parts(a, b, parts, inner, accumulator, lies, facts)
+        return [reshape(convert_element_type(total, out.dtype), out.shape)]
+    result = _product(a, b, sizes, inner, out.shape, kinds, lies, facts)
     return [convert_element_type(result, out.dtype)]
+
+
+def _exact_depth(left: np.dtype, right: np.dtype, accumulator: np.dtype, facts: Facts) -> int:
+    """Over how much depth products of bytes are summed in f32 without rounding, which multiplies
+    and adds in one instruction; 0 if this is no sum of bytes."""
+    bytes_ = all(dtype.kind in "iu" and dtype.itemsize == 1 for dtype in (left, right))
+    if facts.units > 1 or not bytes_ or accumulator.itemsize < 4 or accumulator.kind not in "iu":
+        return 0
+    largest = math.prod(128 if dtype.kind == "i" else 255 for dtype in (left, right))
+    return (1 << 24) // largest
+
+
+def _product(
+    a: Any,
+    b: Any,
+    sizes: Sizes,
+    accumulator: np.dtype,
+    shape: Shape,
+    kinds: tuple[str, ...],
+    lies: Lies,
+    facts: Facts,
+) -> Any:
+    """a[batch, rows, depth], b[batch, columns, depth] -> sums of the accumulator's dtype."""
+    if not _tiles(sizes, accumulator) or _is_direct(sizes, lies, a.dtype, facts):
+        return _pulled(a, b, sizes, accumulator, shape)
+    tile = choose(sizes, accumulator, facts)
+    if tile.units == 1 and lies.rows:
+        tile = replace(tile, turned=True)
+        packed_a = bind(pack_b, a, tile=tile.right, dtype=accumulator)
+    else:
+        packed_a = bind(pack_a if tile.units == 1 else pack_b, a, tile=tile, dtype=accumulator)
+    packed_b = bind(pack_b, b, tile=tile, dtype=accumulator)
+    return bind(matmul, packed_a, packed_b, tile=tile, sizes=sizes, shape=shape, kinds=kinds)
+
+
+def _in_parts(
+    a: Any, b: Any, parts: int, inner: np.dtype, outer: np.dtype, lies: Lies, facts: Facts
+) -> Any:
+    """Products over parts of the depth, side by side, summed in the outer dtype; what is left of
+    the depth behind whole parts is a product of its own."""
+    batch, rows, depth = a.shape
+    columns, length = b.shape[1], math.ceil(depth / parts)
+    parts = depth // length
+    sizes = Sizes(batch * parts, rows, columns, length)
+    left, right = (_cut(x, parts, length) for x in (a, b))
+    shape, kinds = (batch * parts, rows, columns), ("batch", "m", "n")
+    found = convert_element_type(
+        _product(left, right, sizes, inner, shape, kinds, lies, facts), outer
+    )
+    total = reduce_sum(reshape(found, (batch, parts, rows, columns)), (1,))
+    if (rest := depth - parts * length) > 0:
+        left, right = (slice_in_dim(x, depth - rest, depth, axis=2) for x in (a, b))
+        sizes, shape = Sizes(batch, rows, columns, rest), (batch, rows, columns)
+        behind = _product(left, right, sizes, inner, shape, kinds, lies, facts)
+        total = add(total, convert_element_type(behind, outer))
+    return total
+
+
+def _cut(x: Any, parts: int, length: int) -> Any:
+    """[batch, lines, depth] as [batch * parts, lines, length]."""
+    batch, lines, _ = x.shape
+    whole = slice_in_dim(x, 0, parts * length, axis=2)
+    apart = transpose(reshape(whole, (batch, lines, parts, length)), (0, 2, 1, 3))
+    return reshape(apart, (batch * parts, lines, length))
+
+
+def _parts(sizes: Sizes, accumulator: np.dtype, facts: Facts) -> int:
+    """Into how many parts the depth is cut, so that all threads have work where the result is
+    small: the sizes alone decide, so that sums are the same on every machine of a kind."""
+    results = sizes.batch * sizes.rows * sizes.columns
+    if facts.units > 1 or not 1 < results <= FEW_RESULTS or accumulator.kind not in "fiu":
+        return 1
+    return max(1, min(PARTS, sizes.depth // SHORTEST)) if accumulator.itemsize >= 4 else 1
+
+
+def _is_direct(sizes: Sizes, lies: Lies, dtype: np.dtype, facts: Facts) -> bool:
+    """Whether operands are better read where they lie than packed: few lines of one use what is
+    read of the other only once, and a small one stays in the caches as it is."""
+    if facts.units > 1:
+        return False
+    if min(sizes.rows, sizes.columns) <= FEW:
+        return lies.columns or lies.depth
+    return lies.columns and sizes.depth * sizes.columns * dtype.itemsize <= facts.l2_bytes // 8
 
 
 def _others(ndim: int, *taken: Sequence[int]) -> tuple[int, ...]:
@@ -124,97 +193,17 @@ def _tiles(sizes: Sizes, accumulator: np.dtype) -> bool:
     return products >= SMALL and sizes.rows >= 4 and sizes.columns >= 8 and sizes.depth >= 8
 
 
-def _pulled(a: Any, b: Any, sizes: Sizes, accumulator: np.dtype, out: Aval) -> Any:
-    """The sum of products, element by element; rules of fusion apply."""
+def _pulled(a: Any, b: Any, sizes: Sizes, accumulator: np.dtype, shape: Shape) -> Any:
+    """The sum of products, element by element; rules of fusion apply, and where a cube is a task of
+    one thread, the kernels of `contract_direct`."""
     space = (sizes.batch, sizes.rows, sizes.columns, sizes.depth)
-    if out.dtype.kind == "b":
-        a, b = (
-            convert_element_type(a, np.dtype(np.int32)),
-            convert_element_type(b, np.dtype(np.int32)),
-        )
-    else:
-        a, b = convert_element_type(a, accumulator), convert_element_type(b, accumulator)
+    kind = np.dtype(np.int32) if accumulator.kind == "b" else accumulator
+    a, b = convert_element_type(a, kind), convert_element_type(b, kind)
     products = mul(broadcast_in_dim(a, space, (0, 1, 3)), broadcast_in_dim(b, space, (0, 2, 3)))
-    return reshape(convert_element_type(reduce_sum(products, (3,)), out.dtype), out.shape)
+    return reshape(reduce_sum(products, (3,)), shape)
 
 
-def choose(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
-    """The tile for a problem: registers decide its rows and columns, caches its depth."""
-    if facts.units > 1:
-        return _choose_units(sizes, dtype, facts)
-    lanes = facts.lanes(dtype.itemsize)
-    many = facts.vector_bits == 512 or facts.vector_bits == 128  # 32 registers, else 16
-    mr, lines = (14, 2) if many else (6, 2)
-    mr = min(mr, sizes.rows)
-    blocks = math.ceil(sizes.depth / DEPTH)
-    kc = rows.round_up(math.ceil(sizes.depth / blocks), 64 if sizes.depth > 64 else 16)
-    return Tile(mr, lines * lanes, kc, lanes)
-
-
-def _choose_units(sizes: Sizes, dtype: np.dtype, facts: Facts) -> Tile:
-    """Large blocks where they leave work for all cores."""
-    side = BLOCK if dtype.itemsize == 4 else BLOCK // 2
-    cubes = sizes.batch * math.ceil(sizes.rows / side) * math.ceil(sizes.columns / side)
-    if cubes < facts.cores:
-        side = BLOCK // 2
-    return Tile(side, side, 16, contract_units.LINE, (side // contract_units.SIDE) ** 2)
-
-
-# packing --------------------------------------------------------------------------------------
-
-
-def _pack_a_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
-    batch, length, depth = x.shape
-    panels, blocks = math.ceil(length / tile.mr), math.ceil(depth / tile.kc)
-    return Aval((batch, panels, blocks, tile.mr, tile.stride), dtype)
-
-
-def _pack_a_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
-    batch, panel, block, row, k = index
-    return _packed(e, batch, panel * tile.mr + row, block * tile.kc + k, dtype)
-
-
-def _pack_a_space(out: Aval, *, tile: Tile, dtype: np.dtype) -> Shape:
-    """The padding between rows is never read."""
-    return (*out.shape[:-1], tile.kc)
-
-
-def _pack_b_shape(x: Aval, *, tile: Tile, dtype: np.dtype) -> Aval:
-    batch, length, depth = x.shape
-    panels, blocks = math.ceil(length / tile.nr), math.ceil(depth / tile.kc)
-    return Aval((batch, panels, blocks, tile.kc, tile.nr), dtype)
-
-
-def _pack_b_element(e: Any, index: Any, *, tile: Tile, dtype: np.dtype) -> Any:
-    batch, panel, block, k, column = index
-    return _packed(e, batch, panel * tile.nr + column, block * tile.kc + k, dtype)
-
-
-def _packed(e: Any, batch: Any, line: Any, k: Any, dtype: np.dtype) -> Any:
-    """The operand's element, zero outside it."""
-    _, length, depth = e.inputs[0].shape
-    tests = [(line, 0, length), (k, 0, depth)]
-    value = e.guarded(tests, lambda: e.cast(e.read(0, (batch, line, k)), dtype))
-    inside = [node for test in tests if (node := e.inside(*test)).op != "const"]
-    for test in inside:
-        value = e.apply("select", test, value, e.constant(0, dtype))
-    return value
-
-
-pack_a = Primitive("pack_a", _pack_a_shape, lower=Element(_pack_a_element, space=_pack_a_space))
-pack_b = Primitive("pack_b", _pack_b_shape, lower=Element(_pack_b_element))
-
-
-# the tiled kernel -----------------------------------------------------------------------------
-
-
-def _matmul_abstract(
-    a: Aval, b: Aval, *, tile: Tile, sizes: Sizes, shape: Shape, kinds: tuple[str, ...]
-) -> Aval:
-    return Aval(shape, a.dtype)
-
-
-matmul = Primitive("matmul", _matmul_abstract, lower=Template("matmul"))
+# kernels ----------------------------------------------------------------------------------------
 
 
 def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
@@ -226,7 +215,11 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
         return _apart(group, facts, sources)
     if root.primitive is contract_matrix.matrix_product:
         return [contract_matrix.build(group, space, sources, facts)]
-    template = _Contraction if root.params["tile"].units == 1 else contract_units.Contraction
+    template = (
+        contract_packed.Contraction
+        if root.params["tile"].units == 1
+        else contract_units.Contraction
+    )
     return [template(group, space, sources).build()]
 
 
@@ -243,173 +236,3 @@ def _apart(group: Group, facts: Facts, sources: frozenset[Var]) -> list[Work]:
         return first
     behind = Group("map", group.shape, (), outputs, rest)
     return [*first, *rows.build(behind, facts, sources)]
-
-
-class _Contraction:
-    def __init__(self, group: Group, space: Space, sources: frozenset[Var]) -> None:
-        root = group.root
-        assert root is not None
-        self.group, self.space, self.sources, self.root = group, space, sources, root
-        self.tile: Tile = root.params["tile"]
-        self.sizes: Sizes = root.params["sizes"]
-        self.dtype = dtypes.short_name(root.inputs[0].aval.dtype)
-        self.b = Builder("matmul")
-        self.arguments = Arguments(self.b, sources)
-        columns = space.of("n")
-        self.lane: Axis | None = columns[0] if columns else None
-        self.emit = Emitter(self.arguments, space.axes, self.lane, self.tile.lanes)
-        self.blocks = math.ceil(self.sizes.depth / self.tile.kc)
-
-    def build(self) -> Work:
-        tile, sizes, b = self.tile, self.sizes, self.b
-        shared = "inout" if self.sources else "out"
-        for result in self.space.results:
-            self.arguments.buffer(result.var, shared)
-        self.a = self.arguments.buffer(self.root.inputs[0])  # type: ignore[arg-type]
-        self.packed_b = self.arguments.buffer(self.root.inputs[1])  # type: ignore[arg-type]
-        panels_m, panels_n = math.ceil(sizes.rows / tile.mr), math.ceil(sizes.columns / tile.nr)
-        per_m, per_n = self._cube_panels(panels_m, panels_n)
-        cubes_m, cubes_n = math.ceil(panels_m / per_m), math.ceil(panels_n / per_n)
-        self.panels_m, self.panels_n = (
-            self._scalar("panels_m", panels_m),
-            self._scalar("panels_n", panels_n),
-        )
-        self.per_m, self.per_n = self._scalar("per_m", per_m), self._scalar("per_n", per_n)
-        self.rows, self.columns = (
-            self._scalar("rows", sizes.rows),
-            self._scalar("columns", sizes.columns),
-        )
-        cube = b.place("cube_pos.x")
-        count_m = self._scalar("cubes_m", cubes_m)
-        cube, cube_m = cube // count_m, cube % count_m
-        batch, cube_n = self._batch(cube, cubes_n)
-        self.scratch = b.shared(self.dtype, PANELS_M * tile.mr * PANELS_N * tile.nr)
-        first_m, first_n = cube_m * self.per_m, cube_n * self.per_n
-        self._products(batch, first_m, first_n)
-        self._epilogue(batch, first_m * tile.mr, first_n * tile.nr)
-        work = 2 * per_m * tile.mr * per_n * tile.nr * sizes.depth
-        grain = max(1, (1 << 19) // max(1, work))
-        return Work(
-            b.finish(),
-            tuple(self.arguments.variables),
-            tuple(self.arguments.cells),
-            sizes.batch * cubes_m * cubes_n,
-            grain,
-        )
-
-    def _scalar(self, name: str, number: int) -> Value:
-        return self.arguments.scalar(name, number)
-
-    def _cube_panels(self, panels_m: int, panels_n: int) -> tuple[int, int]:
-        """Panels of a cube: fewer where there would be too few cubes to share."""
-        per_m, per_n = min(PANELS_M, panels_m), min(PANELS_N, panels_n)
-        wanted = 16
-
-        def cubes() -> int:
-            return self.sizes.batch * math.ceil(panels_m / per_m) * math.ceil(panels_n / per_n)
-
-        while cubes() < wanted and per_m * per_n > 4:
-            if per_m >= per_n:
-                per_m = math.ceil(per_m / 2)
-            else:
-                per_n = math.ceil(per_n / 2)
-        return per_m, per_n
-
-    def _batch(self, cube: Value, cubes_n: int) -> tuple[Value, Value]:
-        if self.sizes.batch == 1:
-            return self.b.constant(0, "index"), cube
-        count = self._scalar("cubes_n", cubes_n)
-        return cube // count, cube % count
-
-    def _products(self, batch: Value, first_m: Value, first_n: Value) -> None:
-        """The block of products in the cube's array, one block of the depth after the other."""
-        b, tile = self.b, self.tile
-        last = self._scalar("last", self.sizes.depth - (self.blocks - 1) * tile.kc)
-        if self.blocks == 1:  # the sums never leave the registers in between
-            self._tiles(batch, first_m, first_n, b.constant(0, "index"), last)
-            return
-        count = self._scalar("blocks", self.blocks)
-        for block in b.range(0, count):
-            whole = b.constant(tile.kc, "index")
-            depth = b.select((block + 1).eq(count), last, whole)
-            self._tiles(batch, first_m, first_n, block, depth)
-
-    def _tiles(
-        self, batch: Value, first_m: Value, first_n: Value, block: Value, depth: Value
-    ) -> None:
-        b, tile, count = self.b, self.tile, self.blocks
-        stop_m = b.op("min", first_m + self.per_m, self.panels_m)
-        stop_n = b.op("min", first_n + self.per_n, self.panels_n)
-        blocks = self._scalar("blocks", count) if count > 1 else b.constant(1, "index")
-        for n in b.range(first_n, stop_n):
-            for m in b.range(first_m, stop_m):
-                row = (batch * self.panels_m + m) * blocks + block
-                column = (batch * self.panels_n + n) * blocks + block
-                corner = (m - first_m) * (tile.mr * PANELS_N * tile.nr) + (n - first_n) * tile.nr
-                panel_a, panel_b = row * (tile.mr * tile.stride), column * (tile.kc * tile.nr)
-                self._micro(panel_a, panel_b, corner, depth, block)
-
-    def _micro(
-        self, panel_a: Value, panel_b: Value, corner: Value, depth: Value, block: Value
-    ) -> None:
-        """One register tile over one block of the depth."""
-        b, tile = self.b, self.tile
-        lines, width = tile.nr // tile.lanes, PANELS_N * tile.nr
-        zero = b.constant(0, self.dtype, tile.lanes)
-        sums = [[b.variable(zero) for _ in range(lines)] for _ in range(tile.mr)]
-        if self.blocks > 1:
-            with b.when(block > 0):
-                for r, row in enumerate(sums):
-                    for v, cell in enumerate(row):
-                        at = corner + (r * width + v * tile.lanes)
-                        cell.set(b.load(self.scratch, at, lanes=tile.lanes))
-        for k in b.range(0, depth):
-            self._rank_one(sums, panel_a + k, panel_b + k * tile.nr)
-        for r, row in enumerate(sums):
-            for v, cell in enumerate(row):
-                b.store(self.scratch, corner + (r * width + v * tile.lanes), cell.get())
-
-    def _rank_one(self, sums: Any, at_a: Value, at_b: Value) -> None:
-        b, tile = self.b, self.tile
-        lines = range(tile.nr // tile.lanes)
-        right = [b.load(self.packed_b, at_b + v * tile.lanes, lanes=tile.lanes) for v in lines]
-        for r in range(tile.mr):
-            left = b.splat(b.load(self.a, at_a + r * tile.stride), tile.lanes)
-            for v in lines:
-                cell = sums[r][v]
-                cell.set(self._multiply_add(left, right[v], cell.get()))
-
-    def _multiply_add(self, x: Value, y: Value, z: Value) -> Value:
-        return self.b.fma(x, y, z) if self.dtype.startswith("f") else x * y + z
-
-    # the map behind
-
-    def _epilogue(self, batch: Value, first_row: Value, first_column: Value) -> None:
-        b, tile, emit = self.b, self.tile, self.emit
-        width = PANELS_N * tile.nr
-        stop_row = b.op("min", first_row + self.per_m * tile.mr, self.rows)
-        stop_column = b.op("min", first_column + self.per_n * tile.nr, self.columns)
-        emit.place(self.space.of("batch"), batch)
-        nodes = [result.node for result in self.space.results]
-        ragged = self.sizes.columns % tile.lanes != 0
-        for row in b.range(first_row, stop_row):
-            emit.open()
-            emit.place(self.space.of("m"), row)
-            start = (row - first_row) * width - first_column
-            emit.hoist([n for n in nodes if n.op != "tile"], emit.lane_mask)
-            for column in b.range(first_column, stop_column, tile.lanes):
-                emit.open()
-                if self.lane is not None:
-                    emit.at[id(self.lane)] = column
-                emit.mask_from(column, stop_column, ragged)
-                line = b.load(self.scratch, start + column, lanes=tile.lanes)
-                self._write(line)
-                emit.close()
-            emit.close()
-
-    def _write(self, line: Value) -> None:
-        results = self.space.results
-        for node in walk([result.node for result in results]):
-            if node.op == "tile":
-                self.emit.known(node, cast(self.b, line, node.dtype))
-        self.emit.write(results)

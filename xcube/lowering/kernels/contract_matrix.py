@@ -150,7 +150,9 @@ def product(lhs: Any, rhs: Any, params: dict[str, Any], out: Aval, facts: Facts)
     layouts = [_layout(lhs.shape, lhs_sum, lhs_batch), _layout(rhs.shape, rhs_sum, rhs_batch)]
     counts = [layout.size(layout.rows) for layout in layouts]
     batch, depth = layouts[0].size(lhs_batch), layouts[0].size(lhs_sum)
-    if max(counts) < 8 or depth < 8 or batch * math.prod(counts) * depth < SMALL:
+    if min(counts) < 2 or max(counts) < 8 or depth < 8:  # one row or column is read, no more
+        return None
+    if batch * math.prod(counts) * depth < SMALL:
         return None
     kinds = ["batch"] * len(lhs_batch)
     kinds += ["m"] * len(layouts[0].rows) + ["n"] * len(layouts[1].rows)
@@ -180,6 +182,7 @@ def _bound(
 ) -> Any:
     parts = plan.splits > 1
     shape = (plan.splits, *out.shape) if parts else out.shape
+    dtype = np.dtype(np.float32) if parts else out.dtype
     whole = ("split", *kinds) if parts else tuple(kinds)
     result = bind(
         matrix_product,
@@ -189,6 +192,7 @@ def _bound(
         sizes=sizes,
         shape=shape,
         kinds=whole,
+        dtype=dtype,
     )
     return convert_element_type(reduce_sum(result, (0,)) if parts else result, out.dtype)
 
@@ -309,11 +313,11 @@ def _is_whole(plan: Plan, sizes: Sizes) -> bool:
 # the primitive ------------------------------------------------------------------------------------
 
 
-def _abstract(left: Aval, right: Aval, *, shape: Shape, **_: Any) -> Aval:
-    return Aval(shape, np.dtype(np.float32))
+def _abstract(left: Aval, right: Aval, *, shape: Shape, dtype: np.dtype, **_: Any) -> Aval:
+    return Aval(shape, dtype)
 
 
-matrix_product = Primitive("matrix_product", _abstract, lower=Template("matmul"))
+matrix_product = Primitive("matrix_product", _abstract, lower=Template("matmul", is_plain=True))
 
 
 def build(group: Group, space: Space, sources: frozenset[Var], facts: Facts) -> Work:
