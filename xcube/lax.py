@@ -20,6 +20,9 @@ from xcube.primitives import (
     bits,
     contract,
     convert,
+    convolution,
+    convolution_forms,
+    convolution_numbers,
     cumulative,
     elementwise,
     index,
@@ -50,6 +53,7 @@ from xcube.primitives import (
 )
 from xcube.trace import aval_of
 from xcube.transforms import collectives, parallel
+from xcube.transforms import reduce_window as windowed
 from xcube.transforms.arguments import to_array
 from xcube.transforms.control import branches, fori, loops, mapping
 from xcube.transforms.control import cond as branching
@@ -374,6 +378,8 @@ reduce_or = _door(reductions.reduce_or)
 reduce_prod = _door(reductions.reduce_prod)
 reduce_sum = _door(shapes.reduce_sum)
 reduce_xor = _door(reductions.reduce_xor)
+reduce_window = windowed.reduce_window
+reduce_window_shape_tuple = windowed.reduce_window_shape_tuple
 
 
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Array:
@@ -471,6 +477,23 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
     return contract.dot_general(x, y, numbers, precision)
 
 
+# convolutions ---------------------------------------------------------------------------------
+
+ConvDimensionNumbers = convolution_numbers.ConvDimensionNumbers
+ConvGeneralDilatedDimensionNumbers = convolution_numbers.ConvGeneralDilatedDimensionNumbers
+conv = _door(convolution_forms.conv)
+conv_dimension_numbers = convolution_numbers.conv_dimension_numbers
+conv_general_dilated = _door(convolution.conv_general_dilated)
+conv_general_dilated_local = _door(convolution_forms.conv_general_dilated_local)
+conv_general_dilated_patches = _door(convolution_forms.conv_general_dilated_patches)
+conv_general_permutations = convolution_numbers.conv_general_permutations
+conv_general_shape_tuple = convolution_numbers.conv_general_shape_tuple
+conv_shape_tuple = convolution_numbers.conv_shape_tuple
+conv_transpose = _door(convolution_forms.conv_transpose)
+conv_transpose_shape_tuple = convolution_numbers.conv_transpose_shape_tuple
+conv_with_general_padding = _door(convolution_forms.conv_with_general_padding)
+padtype_to_pads = convolution_numbers.padtype_to_pads
+
 # mapped axes ----------------------------------------------------------------------------------
 
 all_gather = parallel.all_gather
@@ -531,6 +554,7 @@ complex_p = parts.complex_p
 concatenate_p = view.concatenate_p
 cond_p = branching.cond_p
 conj_p = parts.conj_p
+conv_general_dilated_p = convolution.conv_general_dilated_p
 convert_element_type_p = convert.convert_element_type_p
 copy_p = convert.copy_p
 cos_p = transcendental.cos.primitive
