@@ -48,6 +48,7 @@ from xcube.nn.layers import (
     Sequential,
 )
 from xcube.nn.module import Module, static
+from xcube.nn.pooling import avg_pool, max_pool, min_pool, pool
 
 __all__ = [
     "MLP",
@@ -59,6 +60,7 @@ __all__ = [
     "MultiHeadAttention",
     "RMSNorm",
     "Sequential",
+    "avg_pool",
     "celu",
     "dot_product_attention",
     "elu",
@@ -76,8 +78,11 @@ __all__ = [
     "log_softmax",
     "logmeanexp",
     "logsumexp",
+    "max_pool",
+    "min_pool",
     "mish",
     "one_hot",
+    "pool",
     "relu",
     "relu6",
     "selu",

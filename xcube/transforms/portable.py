@@ -39,9 +39,13 @@ def _defined(family: Any) -> list[Primitive]:
 
 
 def _is_parameter(value: Any) -> bool:
-    """Whether it is a class of parameters: an enumeration or a named tuple."""
+    """Whether it is a class of parameters: an enumeration, a named tuple or a frozen dataclass
+    whose instances are equal by their fields."""
     if not isinstance(value, type) or not value.__module__.startswith(primitives.__name__):
         return False
+    kind = getattr(value, "__dataclass_params__", None)
+    if kind is not None:
+        return kind.frozen and kind.eq
     return issubclass(value, enum.Enum) or (issubclass(value, tuple) and hasattr(value, "_fields"))
 
 
