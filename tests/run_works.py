@@ -15,7 +15,7 @@ from xcube.lowering.cube.interpreter import interpret
 from xcube.lowering.device.base import Facts
 from xcube.lowering.device.cpu import device
 from xcube.lowering.emit.llvm import emit
-from xcube.lowering.kernels.work import Work
+from xcube.lowering.kernels.work import Block, Work
 from xcube.lowering.program import plan
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ class Compiled:
         self.inputs = list(dict.fromkeys(a for a in eqn.inputs if isinstance(a, Var)))
         self.outputs = outputs
         jaxpr = Jaxpr(tuple(self.inputs), (eqn,), outputs)
-        program = plan(jaxpr, works, {})
+        program = plan(Block(jaxpr, tuple(works), {}))
         cpu = device()
         sources = [("kernel", emit(kernel, name="kernel")) for kernel in program.kernels]
         self.executable = cpu.link(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import xcube
 import xcube.numpy as jnp
 from xcube.array import DeviceArray
 from xcube.errors import NonConcreteBooleanIndexError
@@ -265,6 +266,40 @@ def test_take_along_axis_agrees_with_numpy(axis, seed):
     order = np.argsort(np.random.default_rng(seed).normal(size=SHAPE), axis=axis)
     expected = np.take_along_axis(HOST, order, axis)
     np.testing.assert_array_equal(np.asarray(jnp.take_along_axis(HOST, order, axis)), expected)
+
+
+ALONG = [
+    ((4, 5, 6), (4, 5, 1), 2),
+    ((4, 5, 6), (4, 5, 3), 2),
+    ((4, 5, 6), (4, 1, 6), 1),
+    ((4, 5, 6), (1, 5, 1), 2),
+    ((1, 5, 6), (4, 5, 1), 2),
+    ((4, 5, 6), (1, 1, 1), 0),
+    ((4, 5, 6), (2, 5, 6), 0),
+    ((7,), (1,), 0),
+    ((4, 1, 6), (4, 3, 1), 2),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+@pytest.mark.parametrize("mode", ["fill", "clip"])
+@pytest.mark.parametrize(("shape", "places", "axis"), ALONG)
+def test_take_along_axis_and_its_gradient_agree_with_jax(shape, places, axis, mode, dtype):
+    random = np.random.default_rng(3)
+    x = random.standard_normal(shape).astype(np.float32)
+    low, high = (-shape[axis], shape[axis] + 2) if dtype == np.int32 else (0, shape[axis])
+    index = random.integers(low, high, places).astype(dtype)
+
+    def both(library):
+        def function(x):
+            return library.numpy.take_along_axis(x, library.numpy.asarray(index), axis, mode=mode)
+
+        y, pull = library.vjp(function, x)
+        ct = np.arange(y.size, dtype=np.float32).reshape(y.shape)
+        return np.asarray(y), np.asarray(pull(library.numpy.asarray(ct))[0])
+
+    for found, expected in zip(both(xcube), both(jax), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 # --- Empty axes, long axes, lists ----------------------------------------------------------------

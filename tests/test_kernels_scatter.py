@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_works import Array, Compiled, equation, group, interpreted, lines
 
+import xcube
+import xcube.numpy as jnp
 from xcube.ir import Aval
 from xcube.lowering.kernels import scatter, scatter_plan
 from xcube.primitives.windows import GatherScatterMode, ScatterDimensionNumbers
@@ -25,6 +28,7 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "scatter-min": np.minimum,
     "scatter-max": np.maximum,
 }
+FACTS = dataclasses.replace(lines(16), cores=8)
 NAMES = pytest.mark.parametrize("name", COMBINE)
 MODES = pytest.mark.parametrize("mode", ["clip", "drop", "promise_in_bounds"])
 
@@ -101,7 +105,7 @@ def build(
         unique_indices=unique,
         indices_are_sorted=False,
     )
-    return scatter.build(group(eqn), lines(16)), eqn
+    return scatter.build(group(eqn), FACTS), eqn
 
 
 def check(
@@ -123,6 +127,7 @@ def test_every_layout(name: str, mode: str, split: bool, monkeypatch: pytest.Mon
         monkeypatch.setattr(scatter_plan, "TASK", 8)
         monkeypatch.setattr(scatter_plan, "SCAN", 1)
         monkeypatch.setattr(scatter_plan, "LINE", 16)
+        monkeypatch.setattr(scatter_plan, "PIECE", 16)
     rng = np.random.default_rng(0)
     for shape, indices, updates, layout in LAYOUTS:
         places = rng.integers(-2, 11, indices).astype(rng.choice([np.int32, np.int64, np.int8]))
@@ -180,6 +185,7 @@ def test_the_last_writer_stays_however_the_work_is_shared(places: list[int], wid
         patch.setattr(scatter_plan, "TASK", 8)
         patch.setattr(scatter_plan, "SCAN", 1)
         patch.setattr(scatter_plan, "LINE", 16)
+        patch.setattr(scatter_plan, "PIECE", 16)
         updates = np.arange(len(places) * width, dtype=np.int32).reshape(len(places), width)
         operands = [np.zeros((12, width), np.int32), np.array(places)[:, None], updates]
         check("scatter", operands, ((1,), (0,), (0,)), "drop", "interpreted")
@@ -214,6 +220,73 @@ def test_an_operand_that_gives_its_memory_is_not_copied() -> None:
     copy, update = scatter.build(group(eqn), lines(), sources=frozenset({eqn.inputs[0]}))
     assert copy.cubes == 0
     assert eqn.inputs[0] not in update.buffers
+
+
+def chain(x: Any, index: Any, updates: Any) -> Any:
+    """Scatters to values that nobody reads again, the last of them a result."""
+    y = jnp.sin(x).at[index].add(updates)
+    return y.at[index[::-1]].set(2 * updates)
+
+
+def fork(x: Any, index: Any, updates: Any) -> Any:
+    """Scatters to a value that others read."""
+    y = jnp.sin(x)
+    return y.at[index].add(updates), y.at[index].set(updates), y
+
+
+def turns(x: Any, index: Any, updates: Any) -> Any:
+    """The same in the body of a loop, where what is carried on must stay until it is read."""
+
+    def turn(carry: Any, _: Any) -> Any:
+        y = chain(carry, index, updates)
+        return y, (y - carry).sum()
+
+    return xcube.lax.scan(turn, x, None, length=3)
+
+
+@pytest.mark.parametrize(("function", "copied"), [(chain, 0), (fork, 2), (turns, 0)])
+def test_temporaries_are_overwritten(function: Callable[..., Any], copied: int) -> None:
+    random = np.random.default_rng(0)
+    x, updates = (random.standard_normal((n, 7)).astype(np.float32) for n in (50, 3))
+    index = np.array([3, 3, 9])
+    jitted = xcube.jit(function)
+    with xcube.disable_jit():
+        expected = function(*map(jnp.asarray, (x, index, updates)))
+    found = jitted(x, index, updates)
+    for one, other in zip(xcube.tree.leaves(found), xcube.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-5)
+    program = xcube.inspect(jitted)(x, index, updates).program
+    copies = [
+        launch.cubes
+        for launch in program.launches
+        if program.kernels[launch.kernel].name == "scatter_copy"
+    ]
+    assert sum(cubes > 0 for cubes in copies) == copied
+
+
+@pytest.mark.parametrize(
+    ("width", "cores", "chunks", "ranges"),
+    [
+        (64, 1, 2, 1),
+        (64, 2, 2, 1),
+        (64, 8, 2, 4),
+        (8, 8, 1, 1),
+        (17, 8, 1, 1),
+        (40, 8, 2, 2),
+        (4096, 8, 32, 1),
+    ],
+)
+def test_columns_are_shared_before_destinations(
+    width: int, cores: int, chunks: int, ranges: int
+) -> None:
+    operands = [
+        np.zeros((3000, width), np.float32),
+        np.zeros((70_000, 1), np.int32),
+        np.zeros((70_000, width), np.float32),
+    ]
+    _, eqn = build("scatter-add", operands, ScatterDimensionNumbers((1,), (0,), (0,)), "drop")
+    plan = scatter_plan.plan(eqn, dataclasses.replace(lines(64), cores=cores))
+    assert (plan.chunks, plan.ranges) == (chunks, ranges)
 
 
 def test_one_kernel_serves_all_sizes() -> None:

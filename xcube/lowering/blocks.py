@@ -12,7 +12,7 @@ from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import select
 from xcube.lowering.kernels.work import Block, Control, Work
-from xcube.lowering.memory import carry_places, donations, shareable
+from xcube.lowering.memory import carry_places, donations, overwritten, shareable
 from xcube.lowering.schedule import schedule
 from xcube.primitives.lowered import Structured
 
@@ -28,11 +28,14 @@ def _block(jaxpr: Jaxpr, facts: Facts, takes: Takes) -> Block:
     flat = results.without_aliases(results.computed(jaxpr))
     groups = schedule(flat)
     taken = takes(flat, groups)
-    pairs = shareable(groups) if taken else set()
+    pairs = shareable(groups)
+    gone = overwritten(flat, groups, taken)
     works = [
-        work for group in groups for work in _works(group, facts, _shared(group, taken, pairs))
+        work
+        for group in groups
+        for work in _works(group, facts, _shared(group, {**taken, **gone}, pairs))
     ]
-    return Block(flat, tuple(works), taken)
+    return Block(flat, tuple(works), taken, gone)
 
 
 def _works(group: Group, facts: Facts, shared: frozenset[Var]) -> list[Work | Control]:

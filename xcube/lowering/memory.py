@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from xcube.ir import Equation, Jaxpr, Var
-from xcube.lowering.clusters import Group, carried
+from xcube.lowering.clusters import OVERWRITING, Group, carried
 from xcube.lowering.kernels.work import Block, Control
 from xcube.primitives.lowered import Barrier, Constant, Structured
 
@@ -66,12 +66,29 @@ def carry_places(jaxpr: Jaxpr, groups: Sequence[Group], state: Sequence[Var]) ->
     }
 
 
+def overwritten(jaxpr: Jaxpr, groups: Sequence[Group], taken: dict[Var, Var]) -> dict[Var, Var]:
+    """The results of templates that begin as a copy of their operand, with that operand, where it
+    is computed in the same program and nobody needs it any more: no copy is made."""
+    uses = _Uses(jaxpr, groups)
+    found: dict[Var, Var] = {}
+    for number, group in enumerate(groups):
+        for source, var in group.in_place if group.family in OVERWRITING else ():
+            root = uses.roots.get(source, source)
+            is_own = root in uses.written and root not in uses.results
+            fits = (source, var) in uses.pairs and uses.last[root] == number
+            if is_own and fits and var not in taken and root.aval.nbytes == var.aval.nbytes:
+                found[var] = source
+    return found
+
+
 class _Uses:
     """Which group writes a variable, which reads it last, and what may share memory."""
 
     def __init__(self, jaxpr: Jaxpr, groups: Sequence[Group]) -> None:
         roots = _passed_on(group.root for group in groups if group.root is not None)
+        self.roots = roots
         self.writer = {var: number for number, group in enumerate(groups) for var in group.outputs}
+        self.written = {var for group in groups if _writes(group) for var in group.outputs}
         self.last = {
             roots.get(var, var): number
             for number, group in enumerate(groups)
@@ -85,6 +102,11 @@ class _Uses:
         if source in self.results or source.aval.nbytes != var.aval.nbytes:
             return False
         return self.last.get(source, -1) < self.writer[var] + ((source, var) in self.pairs)
+
+
+def _writes(group: Group) -> bool:
+    """Whether a group's results are written by it, and not where they always were."""
+    return group.root is None or not isinstance(group.root.primitive.lower, Constant | Barrier)
 
 
 def _passed_on(equations: Iterable[Equation]) -> dict[Var, Var]:
@@ -134,6 +156,8 @@ def layout(block: Block, given: Iterable[Var], rooms: dict[Control, Room]) -> La
     for control in controls:
         if isinstance(control.equation.primitive.lower, Constant):
             homes.update(control.equation.outputs)
+    for var, source in block.overwritten.items():
+        _join(roots, var, source, var in homes)
     lives: dict[Var | Control, tuple[int, int]] = {}
     for number, work in enumerate(block.works):
         for var in work.buffers:
@@ -148,6 +172,15 @@ def layout(block: Block, given: Iterable[Var], rooms: dict[Control, Room]) -> La
         for key in lives
     }
     return Layout(*_packed(lives, sizes, roots))
+
+
+def _join(roots: dict[Var, Var], var: Var, source: Var, at_home: bool) -> None:
+    """Give a result and the operand that it overwrites one memory: the result's home, if it has
+    one."""
+    first, last = roots.get(source, source), roots.get(var, var)
+    kept, lost = (last, first) if at_home else (first, last)
+    roots.update((name, kept) for name, root in list(roots.items()) if root is lost)
+    roots[lost] = kept
 
 
 def _join_carried(

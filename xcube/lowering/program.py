@@ -108,14 +108,14 @@ def _place(ref: Ref) -> str:
     return f"{ref.space}{ref.index}" + (f"+{ref.offset}" if ref.offset else "")
 
 
-def plan(jaxpr: Jaxpr, works: Sequence[Work | Control], taken: dict[Var, Var]) -> Program:
+def plan(block: Block) -> Program:
     """Place every variable and make the steps."""
+    jaxpr, taken = block.jaxpr, block.taken
     homes = {var: Ref("input", n) for n, var in enumerate(jaxpr.inputs)}
     results = (a for a in jaxpr.outputs if isinstance(a, Var) and a not in homes)
     results = list(dict.fromkeys(results))
     homes.update((var, Ref("output", n)) for n, var in enumerate(results))
     numbers = {var: n for n, var in enumerate(jaxpr.inputs)}
-    block = Block(jaxpr, tuple(works), taken)
     writer = _Writer({homes[var]: homes[source] for var, source in taken.items()})
     found = layout(block, homes, writer.rooms)
     steps = writer.steps(block, found, homes, 0)

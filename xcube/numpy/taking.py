@@ -15,12 +15,14 @@ from xcube.ir import at_user_line
 from xcube.numpy import elementwise as e
 from xcube.numpy.choice import chosen
 from xcube.numpy.fused import fused
-from xcube.numpy.index_entries import INDEX, is_mask
+from xcube.numpy.index_entries import INDEX, is_mask, parse_mode
 from xcube.numpy.indexing import getitem
 from xcube.numpy.operands import array_operand, broadcast_shapes, canonical_axis, scalar
 from xcube.primitives import view
+from xcube.primitives.gather import gather
 from xcube.primitives.select import select
 from xcube.primitives.shape import broadcast_in_dim, full, reshape, transpose
+from xcube.primitives.windows import GatherDimensionNumbers
 
 # --- Functions -----------------------------------------------------------------------------------
 
@@ -77,9 +79,48 @@ def take_along_axis(
             f"take_along_axis: the indices must have the rank of the array; got {where.aval} for "
             f"{x.aval}.{at_user_line()}"
         )
-    return x.at[_along(x, where, axis)].get(  # type: ignore[attr-defined]
-        mode=mode or "fill", fill_value=fill_value
+    k = canonical_axis("take_along_axis", axis, x.ndim, x.aval)
+    if x.size == 0 or where.size == 0:
+        at = x.at[_along(x, where, k)]  # type: ignore[attr-defined]
+        return at.get(mode=mode or "fill", fill_value=fill_value)
+    return _gathered_along(x, where, k, parse_mode(mode or "fill"), fill_value)
+
+
+def _gathered_along(x: Array, where: Array, axis: int, mode: Any, fill_value: Any) -> Array:
+    """One gather in which axes of one size walk together; an axis that the indices have not is read
+    whole, one that the array has not stays where it is."""
+    sizes = list(zip(x.shape, where.shape, strict=True))
+    for j, (m, n) in enumerate(sizes):
+        if j != axis:
+            broadcast_shapes("take_along_axis", (m,), (n,))
+    others = [j for j in range(x.ndim) if j != axis]
+    whole = [j for j in others if sizes[j][1] == 1 and sizes[j][0] != 1]
+    lost = [j for j in others if sizes[j][0] == 1 and sizes[j][1] != 1]
+    axes = [[j for j in range(x.ndim) if j not in gone] for gone in (lost, whole)]
+    together = [j for j in others if j not in whole and j not in lost]
+    numbers = GatherDimensionNumbers(
+        offset_dims=tuple(whole),
+        collapsed_slice_dims=(axes[0].index(axis),),
+        start_index_map=(axes[0].index(axis),),
+        operand_batching_dims=tuple([axes[0].index(j) for j in together]),
+        start_indices_batching_dims=tuple([axes[1].index(j) for j in together]),
     )
+    x, where = view.squeeze(x, lost), view.squeeze(from_front(where, sizes[axis][0]), whole)
+    return gather(
+        x,
+        reshape(where, (*where.shape, 1)),
+        numbers,
+        tuple([x.shape[n] if j in whole else 1 for n, j in enumerate(axes[0])]),
+        mode=mode,
+        fill_value=fill_value,
+    )
+
+
+def from_front(where: Array, size: int) -> Array:
+    """Indices that count from the front of an axis, where negative ones do from its end."""
+    if not dtypes.is_signed(where.dtype):
+        return where
+    return select(e.less(where, 0), e.add(where, scalar(size, where.dtype)), where)
 
 
 def _along(x: Array, where: Array, axis: int) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@ added to, at places that an array of indices names. All indexing by arrays comes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,20 @@ import numpy as np
 from xcube import dtypes
 from xcube.errors import DtypeError
 from xcube.ir import Aval, Axis, Linear, Primitive, Shape, at_user_line
+from xcube.primitives.bits import bitwise_and
 from xcube.primitives.elementwise import named, neg
 from xcube.primitives.kinds import NUMBER, Accepts, is_linear
 from xcube.primitives.lowered import Element, Template
-from xcube.primitives.shape import batch_front, zeros_of
-from xcube.primitives.view import all_of, integers
+from xcube.primitives.select import clamp, eq, select
+from xcube.primitives.shape import (
+    batch_front,
+    broadcast_in_dim,
+    full,
+    reshape,
+    transpose,
+    zeros_of,
+)
+from xcube.primitives.view import all_of, integers, iota, slice_in_dim, squeeze
 from xcube.primitives.windows import (
     GatherDimensionNumbers,
     GatherScatterMode,
@@ -50,7 +60,54 @@ def _gather_transpose(
     **params: Any,
 ) -> list[Any]:
     numbers = ScatterDimensionNumbers(*dimension_numbers)
+    if _is_one_a_row(dimension_numbers, x.aval, indices.shape, slice_sizes):
+        return [_put_one_a_row(ct, x.aval, indices, dimension_numbers, params["mode"]), None]
     return [scatter_add(zeros_of(x.aval), indices, ct, numbers, **params), None]
+
+
+def _is_one_a_row(
+    numbers: GatherDimensionNumbers, x: Aval, indices: Shape, slice_sizes: Shape
+) -> bool:
+    """Whether one element was read of each row that indices walk together with."""
+    walking = numbers.start_indices_batching_dims
+    alone = all(size == 1 for d, size in enumerate(indices[:-1]) if d not in walking)
+    rest = [d for d in range(x.ndim) if d not in numbers.operand_batching_dims]
+    points = all(d in numbers.collapsed_slice_dims for d in numbers.start_index_map)
+    whole = all(slice_sizes[d] == x.shape[d] for d in rest if d not in numbers.start_index_map)
+    return bool(walking) and alone and points and whole
+
+
+def _put_one_a_row(
+    ct: Any, x: Aval, indices: Any, numbers: GatherDimensionNumbers, mode: GatherScatterMode
+) -> Any:
+    """The transpose of reading one element of each row: it is wherever a row's index says, with
+    zeros around, which kernels compute where they need it."""
+    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    rows = dict(sorted((b, d) for d, b in pairs))
+    starts = reshape(indices, (*[indices.shape[b] for b in rows], indices.shape[-1]))
+    tests = []
+    for k, d in enumerate(numbers.start_index_map):
+        start = squeeze(slice_in_dim(starts, k, k + 1, axis=-1), (-1,))
+        if mode is GatherScatterMode.CLIP:
+            start = clamp(0, start, x.shape[d] - 1)
+        place = iota(indices.dtype, x.shape, d)
+        tests.append(eq(place, _laid(start, tuple(rows.values()), x.shape)))
+    here = functools.reduce(bitwise_and, tests)
+    batch = [d for d in range(ct.ndim) if d not in numbers.offset_dims]
+    gone = {*numbers.operand_batching_dims, *numbers.collapsed_slice_dims}
+    window = iter([d for d in range(x.ndim) if d not in gone])
+    to = {d: next(window) for d in numbers.offset_dims}
+    to.update((d, rows[b]) for b, d in enumerate(batch) if b in rows)
+    kept = sorted(to)
+    values = reshape(ct, tuple([ct.shape[d] for d in kept]))
+    values = _laid(values, tuple([to[d] for d in kept]), x.shape)
+    return select(here, values, full(x.shape, 0, ct.dtype))
+
+
+def _laid(values: Any, dims: Shape, shape: Shape) -> Any:
+    """An array whose axes are laid along dimensions of a shape, in whatever order."""
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    return broadcast_in_dim(transpose(values, order), shape, sorted(dims))
 
 
 def _gather_batch(

@@ -3,7 +3,7 @@ flow around blocks of more of the same."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from xcube.ir import Equation, Jaxpr, Var
@@ -52,8 +52,10 @@ class Control:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A flat jaxpr and what runs it. `taken`: results that lie in the memory of an input."""
+    """A flat jaxpr and what runs it. `taken`: results that lie in the memory of an input;
+    `overwritten`: results that lie where an operand was that is computed here, too."""
 
     jaxpr: Jaxpr
     works: tuple[Work | Control, ...]
     taken: dict[Var, Var]
+    overwritten: dict[Var, Var] = field(default_factory=dict)
