@@ -3,7 +3,9 @@ this machine in one run: seconds per call (the fifth percentile of single calls 
 much faster xcube is than the best of the others, and how near to the machine's limit, measured in
 the same turns, it comes.
 
-Run: python benchmarks/run.py [--threads N] [--only kernels,imports,step,loops]
+Run: python benchmarks/run.py [--threads N] [--only SECTIONS], sections with commas between:
+kernels, memory, contraction, convolution, pooling, attention, fft, imports, step, loops, all by
+default. The whole models: benchmarks/gpt2.py; a GPU: benchmarks/gpu.py.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARIES = ("xcube", "numpy", "torch", "jax")
-SECTIONS = ("kernels", "imports", "step", "loops")
+FAMILIES = ("kernels", "memory", "contraction", "convolution", "pooling", "attention", "fft")
+SECTIONS = (*FAMILIES, "imports", "step", "loops")
 
 
 def main() -> None:
     arguments = parse()
     print_header()
-    if "kernels" in arguments.only:
-        kernels(arguments.threads)
+    for family in FAMILIES:
+        if family in arguments.only:
+            kernels(family, arguments.threads)
     if "imports" in arguments.only:
         imports(arguments.threads)
     if "step" in arguments.only:
@@ -103,12 +107,14 @@ def show(value: float | None, unit: str) -> str:
 # the sections ---------------------------------------------------------------------------------
 
 
-def kernels(threads: int) -> None:
-    rows = json.loads(python(threads, str(HERE / "kernels.py")).splitlines()[-1])
+def kernels(family: str, threads: int) -> None:
+    """The rows of a family of kernels."""
+    rows = json.loads(python(threads, str(HERE / "kernels.py"), family).splitlines()[-1])
     for row in rows:
         print_row(row["name"], row["seconds"], limit=row.get("limit", 0.0))
     for bound, unit in (("copy", "GB/s"), ("read", "GB/s"), ("flops", "Gflop/s")):
-        rates = [row["rate"] for row in rows if row.get("bound") == bound]
+        if not (rates := [row["rate"] for row in rows if row.get("bound") == bound]):
+            continue
         print(f"limit {bound}: {min(rates) / 1e9:.1f} to {max(rates) / 1e9:.1f} {unit}")
 
 
