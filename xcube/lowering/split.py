@@ -25,6 +25,7 @@ CHUNKS, SHORTEST = 64, 32
 BUSY = 8  # cubes of many units that a core has at a time
 ALONG = 1 << 12  # elements of a chunk that such a cube walks along at least
 ACROSS, STRIP = 1 << 9, 128  # ... or across, and bytes that it has side by side
+WORTH = 4  # chunks from which a second stage pays
 GRAIN = 16  # elements that a chunk has a multiple of, so that lines of memory stay whole
 
 Neutral = Callable[[np.dtype], Any]
@@ -70,7 +71,7 @@ def _chunks(results: int, columns: int, is_along: bool) -> int:
 def _chunks_of_cubes(cubes: int, columns: int, shortest: int, cores: int) -> int:
     """The same where a cube is no task of a thread but many units, which share a chunk. A number
     that divides the columns is taken if there is one near by."""
-    if 2 * cubes > cores:
+    if 2 * cubes > cores or columns < WORTH * shortest:
         return 0
     most = min(BUSY * cores // cubes, columns // shortest)
     near = (n for n in range(most, most // 2, -1) if columns % (n * GRAIN) == 0)

@@ -13,6 +13,8 @@ from xcube.lowering.kernels.nodes import PARTS
 from xcube.lowering.kernels.space import Axis, Result, Space
 
 PLACES = 1 << 31  # from which on the division of indices takes 64 bits
+STREAM_BYTES = 1 << 24  # results this large are written past the caches
+STREAM_LINE = 64  # bytes written past the caches at once
 
 
 def mask_of(axes: Sequence[Axis]) -> int:
@@ -71,6 +73,24 @@ def is_flat(space: Space, lane: Axis) -> bool:
                 return False
     return all(
         result.position.const == 0 and lane.stride(result.position) == 1 for result in space.results
+    )
+
+
+def streams(space: Space, lane: Axis, lanes: int) -> bool:
+    """Whether the results of a map are written past the caches: they are large, and made of whole
+    lines of memory, each at a multiple of its size."""
+    size = sum(result.var.aval.nbytes for result in space.results)
+    if size < STREAM_BYTES or lane.extent % lanes:
+        return False
+    others = [axis for axis in space.axes if axis is not lane]
+    return all(
+        result.var.aval.dtype.itemsize * lanes % STREAM_LINE == 0
+        and result.node.dtype not in PARTS
+        and lane.stride(result.position) == 1
+        and is_plain(result.position)
+        and result.position.const % lanes == 0
+        and all(axis.stride(result.position) % lanes == 0 for axis in others)
+        for result in space.results
     )
 
 

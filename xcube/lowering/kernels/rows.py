@@ -20,8 +20,18 @@ from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import Buffer
 from xcube.lowering.device.base import Facts
 from xcube.lowering.expression import COSTLY, Node, walk
-from xcube.lowering.kernels import rows_units, states
-from xcube.lowering.kernels.lanes import is_flat, late_results, mask_of, round_up, score, widest
+from xcube.lowering.kernels import rows_tiles, rows_units, states
+from xcube.lowering.kernels.lanes import (
+    STREAM_BYTES,
+    STREAM_LINE,
+    is_flat,
+    late_results,
+    mask_of,
+    round_up,
+    score,
+    streams,
+    widest,
+)
 from xcube.lowering.kernels.nodes import PARTS, Arguments, Emitter
 from xcube.lowering.kernels.space import Axis, Fold, Result, Space, analyse
 from xcube.lowering.kernels.work import Work
@@ -29,23 +39,26 @@ from xcube.lowering.kernels.work import Work
 FLAT_BLOCK = 1 << 14  # elements of a cube of a flat map
 SMALL_ROW = 1 << 11  # elements below which a cube takes several rows
 CHUNK = 1 << 13  # elements along the lanes that one cube walks
-STREAM_BYTES = 1 << 24  # results this large are written past the caches
 LIGHT = 24  # operations per element up to which lines are made long, to overlap latencies
 SCRATCH = (1 << 12, 1 << 14)  # elements of a row kept for a later phase: one of these sizes
 COSTLY_LANES = 12  # gathered elements in the time of one costly function
+PLACES = 4  # of a row that are read at a time
+SHORTEST_PLACE = 1 << 8  # elements from there to the next such place
 TASK = 50_000  # operations worth handing to a thread
 
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
     """The comptime choices: which axis the lanes lie along, how many, whether the last line of a
-    loop is partial, whether the kernel is flat, whether results bypass the caches."""
+    loop is partial, whether the kernel is flat, whether results bypass the caches, in how many
+    places at a time a row is read."""
 
     lane: Axis | None
     lanes: int
     ragged: bool
     flat: bool
     streaming: bool
+    places: int = 1
 
 
 def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
@@ -55,6 +68,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     space = analyse(group)
     if facts.units > 1:
         return [rows_units.build(group, space, facts, sources)]
+    if (tiles := rows_tiles.choose(space, facts)) is not None:
+        return [rows_tiles.build(group, space, tiles, sources)]
     return [_Template(group, space, select(space, facts), sources).build()]
 
 
@@ -75,13 +90,22 @@ def select(space: Space, facts: Facts) -> Blueprint:
         lanes = max(1, vector_bytes * 8 // narrow)
     elif space.folds and factor == 1:  # two chains of accumulation at a time
         lanes = max(1, vector_bytes * 2 // narrow)
+    places = _places(space, lane, vector_bytes // narrow) if factor == 4 else 1
+    if places > 1:  # one register of each, in place of a line of several
+        lanes = vector_bytes // narrow
     flat = is_flat(space, lane)
     while not flat and lanes > 4 and lanes // 2 >= lane.extent:
         lanes //= 2
-    size = sum(result.var.aval.nbytes for result in space.results)
-    wide = all(_fills_lines(result.var, lanes) for result in space.results)
-    streaming = flat and factor > 1 and size >= STREAM_BYTES and wide
-    return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming)
+    streaming = factor > 1 and not space.columns and _streams(space, lane, lanes, flat)
+    return Blueprint(lane, lanes, not flat and lane.extent % lanes != 0, flat, streaming, places)
+
+
+def _places(space: Space, lane: Axis, lanes: int) -> int:
+    """In how many places a row is read at a time. Several keep more of the memory's requests on
+    their way; rows that are read again, from the caches, need none."""
+    alone = len(space.columns) == 1 and lane.kind == "column" and not late_results(space)
+    long = lane.extent >= PLACES * SHORTEST_PLACE
+    return PLACES if alone and long and lanes > 1 else 1
 
 
 def _lane_axis(space: Space) -> Axis | None:
@@ -109,8 +133,13 @@ def _rows_cost_more(space: Space, rows: Axis) -> bool:
     return costly * COSTLY_LANES > gathers * math.prod(axis.extent for axis in space.columns)
 
 
-def _fills_lines(var: Var, lanes: int) -> bool:
-    return var.aval.dtype.itemsize * lanes >= 64
+def _streams(space: Space, lane: Axis, lanes: int, flat: bool) -> bool:
+    """Whether results bypass the caches; a flat map writes whole lines whatever its extent."""
+    if not flat:
+        return streams(space, lane, lanes)
+    avals = [result.var.aval for result in space.results]
+    wide = all(aval.dtype.itemsize * lanes >= STREAM_LINE for aval in avals)
+    return wide and sum(aval.nbytes for aval in avals) >= STREAM_BYTES
 
 
 # the template ---------------------------------------------------------------------------------
@@ -267,23 +296,42 @@ class _Template:
         roots = [node for fold in folds for node in fold.lifted]
         self.emit.hoist(roots, mask_of(self.space.columns))
         width = self.blueprint.lanes
-        running = [
-            [states.variable(self.b, part) for part in states.neutral(self.emit, fold, width)]
-            for fold in folds
-        ]
+        running = [[self._begin(fold) for fold in folds] for _ in range(self.blueprint.places)]
 
-        def body() -> None:
+        def body(place: int = 0) -> None:
             self._recall(lane)
-            for fold, state in zip(folds, running, strict=True):
+            for fold, state in zip(folds, running[place], strict=True):
                 self._accumulate(fold, state, lane)
             self._keep(roots, lane)
 
-        self._column_loops(lane, body)
-        for fold, state in zip(folds, running, strict=True):
-            parts = [states.read(part) for part in state]
+        first = self._places_at_once(lane, body)
+        self._column_loops(lane, body, first)
+        for fold, *found in zip(folds, *running, strict=True):
+            places = [[states.read(part) for part in state] for state in found]
+            parts = states.combine_all(self.emit, fold, places)
             if lane.kind == "column":
                 parts = states.across_lanes(self.emit, fold, parts, width)
             self.emit.folds[fold] = parts
+
+    def _begin(self, fold: Fold) -> list[Any]:
+        """The state of no elements, to be changed."""
+        neutral = states.neutral(self.emit, fold, self.blueprint.lanes)
+        return [states.variable(self.b, part) for part in neutral]
+
+    def _places_at_once(self, lane: Axis, body: Any) -> Value:
+        """Run `body` in several places of a row in turn; where the rest of the row begins."""
+        places, lanes = self.blueprint.places, self.blueprint.lanes
+        if places == 1:
+            return self.b.constant(0, "index")
+        size = lane.extent // (places * lanes) * lanes
+        part = self.arguments.scalar("part", size)
+        for i in self.b.range(0, part, lanes):
+            for place in range(places):
+                self.emit.open()
+                self.emit.at[id(lane)] = i + part * place
+                body(place)
+                self.emit.close()
+        return part * places
 
     def _allocate_scratch(self, lane: Axis) -> None:
         """Arrays for costly values of a row that are needed in more than one of its loops."""
@@ -324,8 +372,9 @@ class _Template:
 
         self._column_loops(lane, body)
 
-    def _column_loops(self, lane: Axis, body: Any) -> None:
-        """The nest of loops over the columns; along the lanes it steps by whole lines."""
+    def _column_loops(self, lane: Axis, body: Any, first: Value | None = None) -> None:
+        """The nest of loops over the columns; along the lanes it steps by whole lines, and begins
+        with `first`."""
         outer_mask = self.emit.mask
 
         def nest(axes: Sequence[Axis]) -> None:
@@ -334,10 +383,11 @@ class _Template:
                 return
             axis, *rest = axes
             end = self.arguments.scalar(("extent", axis.dims), axis.extent)
-            first, step = self.b.constant(0, "index"), 1
+            start, step = self.b.constant(0, "index"), 1
             if axis is lane:
                 step = self.blueprint.lanes
-            for i in self.b.range(first, end, step):
+                start = start if first is None else first
+            for i in self.b.range(start, end, step):
                 self.emit.open()
                 self.emit.at[id(axis)] = i
                 if axis is lane:

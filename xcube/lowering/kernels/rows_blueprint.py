@@ -11,7 +11,6 @@ from xcube.lowering.kernels.space import Axis, Space
 LIKED = 16  # elements of a row that a unit likes to have
 HELD = 32  # elements of a row that a unit keeps in registers at most
 BROAD = 32  # units along the lanes where units share columns, at most
-NARROW = 2  # ... and at least: 32 bytes that follow one another
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +81,12 @@ def _select_across(space: Space, lane: Axis, lanes: int, facts: Facts) -> Bluepr
     columns = walked(space, lane).extent
     most = min(facts.units, _power_from(-(-columns // 2)))  # units that have columns to walk
     across = min(BROAD, _power_from(lines), facts.units)
-    while across > NARROW and outer * -(-lines // across) < facts.cores:
+    while across > 1 and outer * -(-lines // across) < facts.cores:
         across //= 2
     down = min(facts.units // across, most)
-    while across * down < facts.units and across < lines:
+    while (
+        across * down < facts.units and across < lines and outer * -(-lines // across) > facts.cores
+    ):
         across *= 2
     held = _held(space, -(-columns // down), lanes)
     exact, whole = held == 0 or columns == held * down, lines % across == 0

@@ -47,8 +47,8 @@ def choose(space: Space, facts: Facts) -> Turn | None:
     along = space.rows[-1]
     if any(along.stride(result.position) != 1 for result in space.results):
         return None
-    against = max(space.rows[:-1], key=lambda axis: len(_turned(space, along, axis)))
-    turned = _turned(space, along, against)
+    against = max(space.rows[:-1], key=lambda axis: len(turned_loads(space, along, axis)))
+    turned = turned_loads(space, along, against)
     wide = 1 << (facts.units.bit_length() + 1) // 2  # four times as wide as deep
     shortest = min(along.extent, against.extent)
     if not 0 < len(turned) <= MOST or shortest < wide // 2:
@@ -60,7 +60,7 @@ def choose(space: Space, facts: Facts) -> Turn | None:
     return Turn(along, against, turned, wide, facts.units // wide, lanes, exact)
 
 
-def _turned(space: Space, along: Axis, against: Axis) -> tuple[Node, ...]:
+def turned_loads(space: Space, along: Axis, against: Axis) -> tuple[Node, ...]:
     """Loads that walk `against` with stride one, and `along` with another."""
     found = []
     for node in space.order:

@@ -20,6 +20,7 @@ THREADS = 32  # the same of each processor where a cube is one of many threads
 SCAN = 64  # bytes of a window whose update takes about as long as another cube's look at its index
 MOST_RANGES = 16
 LINE = 256  # bytes of neighbouring destinations that one cube should own
+PIECE = 128  # bytes of a window that are worth a cube of their own
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,9 @@ def _shared(draft: Plan, unique: bool, itemsize: int, facts: Facts) -> Plan:
         return draft
     if unique and not draft.clips:
         return replace(draft, parts=min(wanted, draft.count))
+    if not many:
+        draft = _in_chunks(draft, wanted, itemsize)
+        wanted = -(-facts.cores // draft.chunks)  # where columns keep all busy, each looks once
     most = tasks if many else min(window * itemsize // SCAN, MOST_RANGES)
     if most > 1 and draft.starts and not draft.nested and not draft.inner.indexed:
         rows = draft.starts[0].weight * (draft.starts[0].last + 1)
@@ -239,9 +243,15 @@ def _shared(draft: Plan, unique: bool, itemsize: int, facts: Facts) -> Plan:
         block = max(1, LINE // (window * itemsize))
         shift = min(block, rows // ranges).bit_length() - 1
         return replace(draft, ranges=ranges, shift=shift)
-    if not draft.inner.indexed:
-        least = 4 * draft.lanes if draft.lanes > 1 else 64
-        chunk = max(least, -(-draft.inner.extent // wanted))
-        chunk = -(-chunk // draft.lanes) * draft.lanes
-        draft = replace(draft, chunk=min(chunk, draft.inner.extent))
-    return draft
+    return _in_chunks(draft, wanted, itemsize) if many else draft
+
+
+def _in_chunks(draft: Plan, wanted: int, itemsize: int) -> Plan:
+    """The plan with its innermost loop shared among as many cubes as are wanted, if that is the
+    same loop for every position."""
+    if draft.inner.indexed:
+        return draft
+    least = max(draft.lanes, PIECE // itemsize) if draft.lanes > 1 else 64
+    chunk = max(least, -(-draft.inner.extent // wanted))
+    chunk = -(-chunk // draft.lanes) * draft.lanes
+    return replace(draft, chunk=min(chunk, draft.inner.extent))
