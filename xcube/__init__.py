@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xcube import ad_checkpoint as ad_checkpoint
     from xcube import config as config
+    from xcube import cube as cube
     from xcube import custom_batching as custom_batching
     from xcube import custom_derivatives as custom_derivatives
     from xcube import debug as debug
@@ -77,6 +78,7 @@ __version__ = "0.1.0"
 _MODULES = (
     "ad_checkpoint",
     "config",
+    "cube",
     "custom_batching",
     "custom_derivatives",
     "debug",

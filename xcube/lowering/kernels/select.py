@@ -8,19 +8,41 @@ from xcube.errors import LoweringError
 from xcube.ir import Equation, Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import contract, cumulative, loops, repeats, rows, scatter, sort, top_k
+from xcube.lowering.kernels import (
+    attention,
+    attention_matrix,
+    contract,
+    contract_direct,
+    convolve,
+    convolve_swept,
+    cube,
+    cumulative,
+    loops,
+    repeats,
+    rows,
+    scatter,
+    sort,
+    top_k,
+    window,
+)
 from xcube.lowering.kernels.work import Work
 
 Template = Callable[..., list[Work]]
 
 TEMPLATES: dict[str, Template] = {
     "map": rows.build,
-    "rows": rows.build,
+    "rows": contract_direct.build,
     "matmul": contract.build,
+    "attention_matrix": attention_matrix.build,
     "cumulative": cumulative.build,
     "sort": sort.build,
     "top_k": top_k.build,
     "scatter": scatter.build,
+    "attention": attention.build,
+    "cube": cube.build,
+    "window": window.build,
+    "convolve": convolve.build,
+    "convolve_swept": convolve_swept.build,
 }
 
 
