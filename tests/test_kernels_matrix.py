@@ -219,7 +219,7 @@ H200 = Facts("cuda:0", "cuda", "H200", 132, 128, 228 << 10, 60 << 20, 1 << 37, F
     ],
 )
 def test_tiles_suit_the_problem(sizes: Sizes, chosen: str) -> None:
-    assert str(contract_matrix.choose(sizes, "bf16", H200)) == chosen
+    assert str(contract_matrix.choose(sizes, "bf16", H200)).startswith(chosen)
 
 
 def test_parts_of_the_depth_all_have_work() -> None:

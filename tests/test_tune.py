@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import xcube
+import xcube.numpy as jnp
 from xcube import config
 from xcube.errors import LoweringError
+from xcube.lowering import tune
 from xcube.lowering.tune import Question, Ranking, Winners, race
 
 QUESTION = Question("matmul", "512", "any")
@@ -129,3 +132,27 @@ def test_winners_travel(folder: Path):
         assert there.find(QUESTION, ("a",)) is None
         assert there.load(folder / "mine.json") == 1
         assert there.find(QUESTION, ("a",)) == "a"
+# the kernel library ---------------------------------------------------------------------------
+
+
+def test_a_program_asks_and_races_answer(monkeypatch: pytest.MonkeyPatch, folder: Path):
+    x, y = jnp.ones((96, 200)), jnp.ones((200, 64))
+    raced = []
+
+    def first_is_slowest(candidates: dict[str, Callable[[], Callable[[], None]]]) -> Ranking:
+        for prepare in candidates.values():
+            prepare()()
+        raced.append(tuple(candidates))
+        return Ranking({name: 1.0 - n for n, name in enumerate(candidates)})
+
+    monkeypatch.setattr(tune, "race", first_is_slowest)
+    product = xcube.jit(lambda x, y: x @ y)
+    with config.using(autotune="all"):
+        np.testing.assert_allclose(product(x, y), 200.0)
+        xcube.jit(lambda x, y: x @ y + 1.0)(x, y)
+    assert len(raced) == 1
+    assert len(raced[0]) > 1
+    for setting in ("kernels", "off"):
+        with config.using(autotune=setting):
+            xcube.jit(lambda x, y: x @ y + 2.0)(x, y)
+    assert len(raced) == 1

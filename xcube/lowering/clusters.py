@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xcube.ir import Equation, Shape, Var
+from xcube.ir import Equation, Jaxpr, Shape, Var
 from xcube.lowering.expression import Expressions
 from xcube.lowering.index import Index, dim, fit, ravel
 from xcube.primitives.lowered import Structured
@@ -41,6 +41,26 @@ class Group:
         """The family and the first few operations, for people to read."""
         names = list(dict.fromkeys(eqn.primitive.name for eqn in reversed(self.members)))
         return "_".join([self.family, *(n.replace("-", "_") for n in names[:4])])
+
+
+    def program(self) -> Jaxpr:
+        """The group alone: what it reads are the inputs."""
+        inputs: dict[Var, None] = {}
+        made: dict[int, Equation] = {}
+
+        def visit(var: Var) -> None:
+            eqn = None if var in self.reads else self.producers.get(var)
+            if eqn is None:
+                inputs[var] = None
+            elif id(eqn) not in made:
+                for atom in eqn.inputs:
+                    if isinstance(atom, Var):
+                        visit(atom)
+                made[id(eqn)] = eqn
+
+        for var in self.outputs:
+            visit(var)
+        return Jaxpr(tuple(inputs), tuple(made.values()), self.outputs)
 
 
 @dataclass(eq=False)

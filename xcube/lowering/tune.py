@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,6 +147,7 @@ class Winners:
     written costs time, never correctness."""
 
     def __init__(self) -> None:
+        self.rankings = 0  # noted or loaded so far
         self._lock = threading.Lock()
         self._known: dict[Path, dict[str, dict[str, float]]] = {}
 
@@ -160,6 +161,7 @@ class Winners:
         """Remember how a race ended."""
         path = _path()
         with self._lock:
+            self.rankings += 1
             table = self._table(path)
             table[question.key] = dict(ranking.seconds)
             if cache.current().usable:
@@ -188,12 +190,14 @@ class Winners:
                 f"xcube ({__version__}); it is not."
             )
         with self._lock:
+            self.rankings += 1
             self._table(_path()).update(found)
         return len(found)
 
     def clear(self) -> None:
         """Forget everything, on disk too."""
         with self._lock:
+            self.rankings += 1
             self._known.clear()
             _path().unlink(missing_ok=True)
 
@@ -282,6 +286,19 @@ def pick(
             return named[name]
     name = winners.find(question, tuple(named))
     return candidates[0] if name is None else named[name]
+
+
+def answers() -> Hashable:
+    """What `pick` depends on besides its arguments: kernels are built anew when it changes."""
+    if config.current.autotune != "all":
+        return ()
+    now = _lowering.get()
+    return winners.rankings, () if now is None else tuple(now.forced.items())
+
+
+def size_class(number: int) -> int:
+    """Sizes of one class: up to the next power of two."""
+    return 1 << (number - 1).bit_length() if number > 1 else number
 
 
 @contextlib.contextmanager

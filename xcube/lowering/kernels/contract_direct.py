@@ -10,6 +10,7 @@ rows programs are left to `rows`.
 from __future__ import annotations
 
 from xcube.ir import Var
+from xcube.lowering import tune
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import rows
@@ -32,6 +33,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     product = recognise(space)
     if product is None:
         return rows.build(group, facts, sources)
-    sizes = sizes_of(product, [axis.extent for axis in space.columns])
-    tile = candidates(sizes, product.line.dtype, facts)[0]
+    sizes, dtype = sizes_of(product, [axis.extent for axis in space.columns]), product.line.dtype
+    parts = (sizes.rows, sizes.across, tune.size_class(sizes.lanes), tune.size_class(sizes.depth))
+    problem = f"{dtype} {sizes.form} {' '.join(map(str, parts))}"
+    tile = tune.pick("direct", problem, candidates(sizes, dtype, facts), facts, group.program)
     return [TEMPLATES[tile.form](group.name, space, product, tile, sources).build()]

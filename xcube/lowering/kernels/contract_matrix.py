@@ -9,6 +9,7 @@ in f32. f32 is multiplied as tf32 only where the program asks for it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from xcube import config, dtypes
-from xcube.ir import Aval, Equation, Primitive, Shape, Var
+from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
+from xcube.lowering import tune
 from xcube.lowering.clusters import Group
 from xcube.lowering.cube import matrix
 from xcube.lowering.cube.check_matrix import RANK
@@ -25,18 +27,19 @@ from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.contract_matrix_tile import Contraction
 from xcube.lowering.kernels.space import Space
 from xcube.lowering.kernels.work import Work
-from xcube.primitives.contract import Precision
+from xcube.primitives.contract import Precision, dot_general_p
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.lowered import Template
 from xcube.primitives.shape import reduce_sum, reshape, transpose
 from xcube.primitives.view import pad
-from xcube.trace import bind
+from xcube.trace import bind, stage
 
 FEATURES = {"bf16": "matrix_bf16", "f16": "matrix_f16", "f32": "matrix_tf32"}
 ROUNDED = ("tensorfloat32", "high", "bfloat16_3x", "fastest", "bfloat16")  # what lets f32 be tf32
 SMALL = 1 << 15  # products below which a kernel of matrix units costs more than it gains
 FEW = 16  # rows of the smallest tile
 MEMORY = 48 << 10  # bytes of shared memory that every device gives a cube
+TRIED = 6  # plans that race where products are tuned
 RESERVED = 1 << 10  # bytes of shared memory that the device keeps of each cube
 
 
@@ -113,7 +116,9 @@ class Plan:
         return self.stages * (self.rows + self.columns) * matrix.LINE
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns} {self.road}"
+        parts = f" in {self.splits}" if self.splits > 1 else ""
+        resident = f" x{self.resident}" if self.resident > 1 else ""
+        return f"{self.rows}x{self.columns} {self.road}{resident}{parts}"
 
 
 PLANS = (
@@ -164,12 +169,20 @@ def product(lhs: Any, rhs: Any, params: dict[str, Any], out: Aval, facts: Facts)
     (left, lies), right = prepared
     sizes = Sizes(batch, counts[0], counts[1], lies.size(lies.depth))
     rank = 2 + max(sum(x.shape[dim] != 1 for dim in x.batch) for x in (lies, right[1]))
-    plan = choose(sizes, dtype, facts, rank)
+    lie = [layout.deep for layout in (lies, right[1])]
+    problem = f"{dtype} {sizes.batch} {sizes.rows} {sizes.columns} {sizes.depth} {rank} {lie}"
+    example = functools.partial(_alone, lhs.aval, rhs.aval, params)
+    plan = tune.pick("matmul", problem, candidates(sizes, dtype, facts, rank), facts, example)
     if not lies.deep and plan.rows % matrix.span(dtype):
         left = _copied(left, lies, dtype)
     else:
         left = left, lies
     return _bound([left[0], right[0]], [left[1], right[1]], plan, sizes, kinds, out)
+
+
+def _alone(lhs: Aval, rhs: Aval, params: dict[str, Any]) -> Jaxpr:
+    """The product and nothing else."""
+    return stage(lambda x, y: [bind(dot_general_p, x, y, **params)], [lhs, rhs])
 
 
 def _bound(
@@ -232,15 +245,20 @@ def _copied(x: Any, layout: Layout, dtype: str) -> tuple[Any, Layout]:
 
 
 def choose(sizes: Sizes, dtype: str, facts: Facts, rank: int = 2) -> Plan:
-    """The plan that takes the fewest cycles, by a model of how cubes fill the cores; `rank`:
-    dimensions of an operand in memory."""
-    plans = [plan for plan in PLANS if _is_possible(plan, dtype, facts, rank)]
-    candidates = [
+    """The plan that should take the fewest cycles."""
+    return candidates(sizes, dtype, facts, rank)[0]
+
+
+def candidates(sizes: Sizes, dtype: str, facts: Facts, rank: int = 2) -> tuple[Plan, ...]:
+    """The plans that should take the fewest cycles, by a model of how cubes fill the cores, the
+    best first; `rank`: dimensions of an operand in memory."""
+    found = [
         replace(plan, splits=splits)
-        for plan in plans
+        for plan in PLANS
+        if _is_possible(plan, dtype, facts, rank)
         for splits in _splits(plan, sizes, dtype, facts)
     ]
-    return min(candidates, key=lambda plan: _cycles(plan, sizes, dtype, facts))
+    return tuple(sorted(found, key=lambda plan: _cycles(plan, sizes, dtype, facts))[:TRIED])
 
 
 def _is_possible(plan: Plan, dtype: str, facts: Facts, rank: int) -> bool:

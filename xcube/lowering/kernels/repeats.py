@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xcube.ir import Atom, Equation, Literal, Var
+from xcube.lowering import tune
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.work import Work
@@ -61,7 +62,7 @@ class _Numbers:
     def key(self, sources: frozenset[Var]) -> Any:
         group, number = self.group, self.variables.__getitem__
         return (
-            (group.name, group.family, group.shape, group.axes),
+            (group.name, group.family, group.shape, group.axes, tune.answers()),
             tuple(map(number, group.outputs)),
             tuple(map(number, group.order)),
             tuple(sorted(map(number, sources))),
