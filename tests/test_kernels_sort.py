@@ -11,7 +11,7 @@ import pytest
 from run_works import Array, Compiled, equation, group, interpreted, lines
 
 from xcube.ir import Aval
-from xcube.lowering.kernels import ranks, sort, top_k
+from xcube.lowering.kernels import radix, ranks, sort, top_k
 from xcube.lowering.kernels.work import Work
 
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
@@ -110,14 +110,23 @@ def test_sort_writes_only_what_is_read() -> None:
     assert sort.build(group(eqn, ()), lines(16)) == []
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
-def test_sort_of_long_rows(dtype: Any) -> None:
-    x = sample((3, 50_000), dtype)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16, np.uint8])
+@pytest.mark.parametrize("n", [50_000, 70_001])
+def test_sort_of_long_rows(n: int, dtype: Any) -> None:
+    x = sample((3, n), dtype)
     order = np.argsort(x, axis=1, kind="stable")
-    places = np.broadcast_to(np.arange(50_000, dtype=np.int32), x.shape).copy()
+    places = np.broadcast_to(np.arange(n, dtype=np.int32), x.shape).copy()
     got = sorted_([x, places], 1, "compiled")
     np.testing.assert_array_equal(got[1], order)
     assert_same(sorted_([x], 1, "compiled")[0], np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.parametrize("dtypes", [(np.int8, np.float32), (np.uint16, np.int8, np.float64)])
+def test_long_rows_by_keys_of_several_widths(dtypes: tuple[Any, ...]) -> None:
+    keys = [sample((radix.LONG,), dtype, seed) for seed, dtype in enumerate(dtypes)]
+    places = np.arange(radix.LONG, dtype=np.int32)
+    got = sorted_([*keys, places], 0, "compiled", num_keys=len(keys))
+    np.testing.assert_array_equal(got[-1], np.lexsort(keys[::-1]))
 
 
 def test_one_kernel_serves_all_sizes() -> None:
@@ -127,7 +136,8 @@ def test_one_kernel_serves_all_sizes() -> None:
         eqn = equation("sort", [x, x], avals, dimension=1, num_keys=1, is_stable=True)
         return sort.build(group(eqn), lines())[0].key
 
-    assert key((7, 101)) == key((30, 999)) == key((1, 100_000))
+    assert key((7, 101)) == key((30, 999))
+    assert key((1, radix.LONG)) == key((3, 2 * radix.LONG)) != key((7, 101))
     assert key((7, 10)) == key((30, ranks.FEW))
 
 

@@ -7,20 +7,26 @@ from __future__ import annotations
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import Buffer
 
-DIGIT = 8
-DIGITS = 1 << DIGIT
+LONG = 1 << 16  # elements whose passes outweigh the counters of a wide digit
+NARROW, WIDE = 8, 11  # bits of a digit
 LANES = 64  # counters cleared at once
 
 
-def passes(bits: int) -> int:
-    """How many digits a key has."""
-    return -(-bits // DIGIT)
+def passes(bits: int, n: int) -> int:
+    """How many digits each of n keys has."""
+    return -(-bits // (WIDE if n >= LONG else NARROW))
+
+
+def digit_of(bits: int, n: int) -> int:
+    """How many bits a digit of n keys has: as few as make up a key in as many passes."""
+    return -(-bits // passes(bits, n))
 
 
 class Radix:
     """Keys in `words` from `begin` on, behind them as much room again, `size` words each.
 
-    Without `indices`, keys wider than 32 bits or not `packed` have none. `bits` of the widest key.
+    Without `indices`, keys wider than 32 bits or not `packed` have none. `bits` of the widest key;
+    `most`, how many there can be, decides on the digits.
     """
 
     def __init__(
@@ -32,17 +38,19 @@ class Radix:
         size: Value,
         bits: int,
         packed: bool,
+        most: int,
     ) -> None:
         self.b, self.words, self.indices, self.packed = b, words, indices, packed
         self.source, self.target = b.variable(begin), b.variable(begin + size)
         number = indices.dtype if indices is not None else "u32"
-        self.counts = b.local(number, DIGITS * passes(bits))
+        self.digit = digit_of(bits, most)
+        self.counts = b.local(number, self._size(bits))
         self.low = 32 if packed else 0  # where the key begins in a word
 
     def clear(self, bits: int) -> None:
         """Forget the digits counted so far."""
         zeros = self.b.constant(0, self.counts.dtype, LANES)
-        for at in self.b.range(0, DIGITS * passes(bits), LANES):
+        for at in self.b.range(0, self._size(bits), LANES):
             self.b.store(self.counts, at, zeros)
 
     def put(self, i: Value, key: Value, index: Value | None = None) -> None:
@@ -58,8 +66,9 @@ class Radix:
 
     def count(self, key: Value, bits: int) -> None:
         """Count the digits of a key."""
-        for number in range(passes(bits)):
-            at = self._digit(key, number * DIGIT) + number * DIGITS
+        key = key.cast(self.words.dtype)
+        for number in range(self._passes(bits)):
+            at = self._digit(key, number * self.digit) + (number << self.digit)
             self.b.store(self.counts, at, self.b.load(self.counts, at) + 1)
 
     def key(self, i: Value, bits: int, lanes: int = 1, mask: Value | None = None) -> Value:
@@ -78,8 +87,9 @@ class Radix:
     def sort(self, n: Value, bits: int) -> None:
         """Put n keys, all of them counted, in order, and the indices with them."""
         b = self.b
-        for number in b.range(0, passes(bits)):
-            first, shift = number * DIGITS, (number * DIGIT + self.low).cast(self.words.dtype)
+        for number in b.range(0, self._passes(bits)):
+            first = number << self.digit
+            shift = (number * self.digit + self.low).cast(self.words.dtype)
             digit = self._digit(b.load(self.words, self.source.get()), shift)
             alike = b.load(self.counts, first + digit)
             with b.when(alike.cast("index") < n):
@@ -90,7 +100,7 @@ class Radix:
         """Turn the count of each digit into the place of its first key."""
         b = self.b
         total = b.variable(b.constant(0, self.counts.dtype))
-        for at in b.range(first, first + DIGITS):
+        for at in b.range(first, first + (1 << self.digit)):
             place, count = total.get(), b.load(self.counts, at)
             b.store(self.counts, at, place)
             total.set(place + count)
@@ -110,7 +120,14 @@ class Radix:
         self.target.set(source)
 
     def _digit(self, word: Value, shift: Value | int) -> Value:
-        return ((word >> shift) & (DIGITS - 1)).cast("index")
+        return ((word >> shift) & ((1 << self.digit) - 1)).cast("index")
+
+    def _passes(self, bits: int) -> int:
+        return -(-bits // self.digit)
+
+    def _size(self, bits: int) -> int:
+        """How many counters there are."""
+        return self._passes(bits) << self.digit
 
 
 def is_packed(bits: int, n: int) -> bool:

@@ -81,7 +81,7 @@ class Sorter:
             radix.sort(self.n, bits)
         for i in b.range(0, self.kept):
             self.row.write(i, radix.index(i))
-        digits = sum(passes(key.order.bits) for key in problem.keys)
+        digits = sum(passes(key.order.bits, problem.n) for key in problem.keys)
         return self.work(problem.n * (8 * digits + 4 * len(problem.wanted)))
 
     def keys_alone(self) -> Work:
@@ -104,7 +104,7 @@ class Sorter:
         if order.is_float:
             with b.when(negative.get()):
                 self._write_zeros(radix, key, self.arguments.buffer(out))
-        return self.work(problem.n * 6 * passes(order.bits))
+        return self.work(problem.n * 6 * passes(order.bits, problem.n))
 
     def by_ranks(self) -> Work:
         """Every element put where its rank says."""
@@ -178,7 +178,7 @@ class Sorter:
             narrow = "u32" if self.problem.n <= 1 << 32 else "u64"
             scratch = Var(Aval((count,), dtypes.BY_SHORT[narrow]))
             indices = self.arguments.buffer(scratch, "inout")
-        return Radix(self.b, words, indices, self.row.number * room * 2, room, bits, packed)
+        return Radix(self.b, words, indices, self.row.number * room * 2, room, bits, packed, size)
 
     def work(self, cost: int) -> Work:
         """The launch; `cost` is a row's number of operations."""
