@@ -1,6 +1,6 @@
 """Random kernels of many units that race for nothing: barriers, planes, atomics, branches and loops
-that units take apart, lines, arrays of units and of cubes. What each unit computes depends on all of
-it, so that a wrong lane shows."""
+that units take apart, lines, arrays of units and of cubes. What each unit computes depends on all
+of it, so that a wrong lane shows."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Writer:
     def plane(self, scope: Scope) -> None:
         b, value = self.build, self.pick(scope)
         op = tuple(planes.OPS)[self.random.integers(len(planes.OPS))]
-        if "bool" == planes.OPS[op][0] and len(planes.OPS[op]) == 1:
+        if planes.OPS[op] == ("bool",):
             value = self.condition(scope)
         argument = None
         if op in planes.SHUFFLES:

@@ -44,6 +44,7 @@ SHIM = r"""
 #include <immintrin.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <functional>
 #include <limits>
@@ -60,6 +61,31 @@ static pthread_barrier_t barrier;
 alignas(256) static unsigned char shared_memory[1 << 18];
 static void __syncthreads() { pthread_barrier_wait(&barrier); }
 
+static pthread_barrier_t planes[32];
+static unsigned exchanged[1024];
+static unsigned unit_number() {
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+template <class F> static unsigned by_plane(unsigned x, F function) {
+  const unsigned unit = unit_number();
+  exchanged[unit] = x;
+  pthread_barrier_wait(&planes[unit / 32]);
+  const unsigned result = function(exchanged + unit / 32 * 32);
+  pthread_barrier_wait(&planes[unit / 32]);
+  return result;
+}
+static unsigned __shfl_sync(unsigned members, unsigned x, unsigned origin) {
+  if (origin > 31 || !(members >> origin & 1)) abort();
+  return by_plane(x, [&](unsigned* values) { return values[origin]; });
+}
+static unsigned __ballot_sync(unsigned members, bool x) {
+  return by_plane(x, [&](unsigned* values) {
+    unsigned votes = 0;
+    for (unsigned k = 0; k < 32; ++k) if (members >> k & 1) votes |= values[k] << k;
+    return votes;
+  });
+}
+
 static void launch(const std::function<void()>& unit, unsigned grid, dim3 block, bool meet) {
   const unsigned units = block.x * block.y * block.z;
   blockDim = block; gridDim = {grid, 1, 1};
@@ -71,6 +97,8 @@ static void launch(const std::function<void()>& unit, unsigned grid, dim3 block,
     };
     if (!meet) { for (unsigned t = 0; t < units; ++t) run(t); continue; }
     pthread_barrier_init(&barrier, nullptr, units);
+    for (unsigned p = 0; p * 32 < units; ++p)
+      pthread_barrier_init(&planes[p], nullptr, units - p * 32 < 32 ? units - p * 32 : 32);
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < units; ++t) threads.emplace_back(run, t);
     for (auto& thread : threads) thread.join();

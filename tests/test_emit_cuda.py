@@ -17,12 +17,15 @@ import numpy as np
 import pytest
 from cuda_machines import MACHINES
 from test_emit_llvm import (
+    ATOMIC_DTYPES,
     ELEMENTWISE,
     MEMORY_DTYPES,
     arguments,
     assert_same,
     axpy,
     cast_samples,
+    exchanged,
+    exchanges,
     row_maximum,
     samples,
     search,
@@ -32,7 +35,7 @@ from test_emit_llvm import (
 
 from xcube import config, errors
 from xcube.lowering import cache, lower
-from xcube.lowering.cube import ir
+from xcube.lowering.cube import ir, planes
 from xcube.lowering.cube.arithmetic import NUMPY, evaluate
 from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.interpreter import interpret
@@ -488,8 +491,6 @@ def test_a_return_ends_one_cube(machine: Any) -> None:
 
 # atomics ------------------------------------------------------------------------------------------
 
-ATOMIC_DTYPES = ("i32", "u32", "i64", "u64", "i8", "u16", "f32", "f64", "f16", "bf16", "bool")
-
 
 def atomics_of(dtype: str) -> list[str]:
     bits = ["and", "or", "xor", "exchange"]
@@ -540,6 +541,45 @@ def test_atomics_of_many_cubes_lose_nothing(machine: Any) -> None:
     buffers = [np.zeros(1, np.int32), np.zeros(4, np.uint8), np.zeros(2, np.float16)]
     machine.run("counting", buffers, cubes=600)
     assert [buffer.tolist() for buffer in buffers] == [[600], [200] * 3 + [0], [0, 599]]
+
+
+EXCHANGES = tuple(itertools.product(ATOMIC_DTYPES, (1, 40)))
+kernel(*EXCHANGES)(exchanges)
+
+
+@pytest.mark.parametrize(("dtype", "units"), EXCHANGES)
+def test_exchanges(machine: Any, dtype: str, units: int) -> None:
+    agree(machine, name_of("exchanges", dtype, units), exchanged(dtype, units))
+
+
+# planes -------------------------------------------------------------------------------------------
+
+PLANES = tuple(itertools.product(("bool", "i8", "u32", "i64", "f32", "f64", "bf16"), (1, 32, 72)))
+
+
+@kernel(*PLANES)
+def of_planes(dtype: str, units: int) -> ir.Kernel:
+    """Every operation of planes, one after the other; numbers of units known and not."""
+    build = Builder("of_planes", (units // 2, 2, 1) if units == 72 else (units, 1, 1))
+    data, out, votes = build.buffer(dtype), build.buffer(dtype, "out"), build.buffer("u32", "out")
+    unit = build.place("unit_pos.x") + build.place("unit_pos.y") * (units // 2)
+    value, count = build.load(data, unit), 0
+    far = (unit * 5 + 1) % 40
+    for op in [op for op, dtypes in planes.OPS.items() if dtype in dtypes]:
+        arguments = [3, far] if op in planes.SHUFFLES else [None]
+        for argument in arguments[: 1 if op == "broadcast" else None]:
+            found = build.plane(op, value, argument)
+            target, place = (votes, unit) if op == "ballot" else (out, unit + count * units)
+            build.store(target, place, found)
+            count += op != "ballot"
+    return build.finish()
+
+
+@pytest.mark.parametrize(("dtype", "units"), PLANES)
+def test_planes(machine: Any, dtype: str, units: int) -> None:
+    x = np.resize((np.arange(11) - 4).astype(NUMPY[dtype]), units)
+    buffers = [x, np.zeros(20 * units, x.dtype), np.zeros(units, np.uint32)]
+    agree(machine, name_of("of_planes", dtype, units), buffers)
 
 
 # control flow and variables -----------------------------------------------------------------------
@@ -775,7 +815,8 @@ def test_all_kernels_of_the_library_compile(nvrtc: Any, target: str) -> None:
 
 
 SAMPLE = ("operations_bf16_1", "operations_i8_1", "casts_f8_e4m3fn", "lines_u8", "atomics_i64",
-          "atomics_bool", "atomics_f16", "block_sum", "private_3000", "scratch_return")  # fmt: skip
+          "atomics_bool", "atomics_f16", "exchanges_i64_40", "of_planes_f32_72",
+          "of_planes_bool_1", "block_sum", "private_3000", "scratch_return")  # fmt: skip
 
 
 def test_some_operations_compile(nvrtc: Any) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from xcube import errors
-from xcube.lowering.cube import ir
+from xcube.lowering.cube import ir, matrix
 from xcube.lowering.cube.arithmetic import NUMPY, evaluate
 from xcube.lowering.cube.build import Builder
 from xcube.lowering.cube.interpreter import interpret
@@ -641,6 +641,52 @@ def test_atomics(dtype: str) -> None:
     assert_same(buffers[2], np.concatenate([x[4:8][::-1], x[:4][::-1]]), "lines")
 
 
+ATOMIC_DTYPES = ("i32", "u32", "i64", "u64", "i8", "u16", "f32", "f64", "f16", "bf16", "bool")
+
+
+def exchanges(dtype: str, units: int) -> ir.Kernel:
+    """Atomic loads, stores, subtractions and compared exchanges, each unit in its own cells; in
+    global memory and in a shared array."""
+    build = Builder("exchanges", (units, 1, 1))
+    data, out = build.buffer(dtype), build.buffer(dtype, "out")
+    cells, shared = build.buffer(dtype, "inout"), build.shared(dtype, 3 * units)
+    unit, count = build.place("unit_pos.x"), 0
+    for cell in range(3):
+        build.store(shared, unit * 3 + cell, build.load(data, unit))
+    for turn in range(3):
+        value = build.load(data, unit + turn * units)
+        for memory in (cells, shared):
+            seen = build.atomic("load", memory, unit * 3 + turn)
+            found = [seen]
+            expected = seen if turn else value
+            found.append(build.compare_exchange(memory, unit * 3 + turn, expected, value))
+            if dtype != "bool":
+                found.append(build.atomic("sub", memory, unit * 3 + turn, value))
+                found.append(build.atomic("sub", memory, unit * 3 + turn, seen))
+            found.append(build.atomic("store", memory, unit * 3 + (turn + 1) % 3, value))
+            found.append(build.atomic("load", memory, unit * 3 + turn))
+            for old in found:
+                build.store(out, unit + count * units, old)
+                count += 1
+    return build.finish()
+
+
+def exchanged(dtype: str, units: int) -> list[Array]:
+    """Buffers for `exchanges`; no number is 0 or below the normal ones."""
+    values = samples(dtype)
+    if dtype in ir.FLOATS:
+        tiny = float(ml_dtypes.finfo(NUMPY[dtype]).tiny)
+        values = values[np.abs(values.astype(np.float64)) >= tiny]
+    x = np.resize(values, 3 * units)
+    return [x, np.zeros(36 * units, x.dtype), np.resize(x[::-1], 3 * units)]
+
+
+@pytest.mark.parametrize("units", [1, 40])
+@pytest.mark.parametrize("dtype", ATOMIC_DTYPES)
+def test_exchanges(dtype: str, units: int) -> None:
+    agree(exchanges(dtype, units), exchanged(dtype, units))
+
+
 def test_atomics_from_threads_lose_nothing() -> None:
     build = Builder("count")
     floats, halves = build.buffer("f32", "inout"), build.buffer("f16", "inout")
@@ -804,10 +850,22 @@ def test_variables_of_every_dtype() -> None:
 # faults -------------------------------------------------------------------------------------------
 
 
-def test_several_units_are_refused() -> None:
-    kernel = Builder("wide", (32, 1, 1)).finish()
-    with pytest.raises(errors.LoweringError, match=r"wide: .* one unit in a cube.*\(32, 1, 1\)"):
-        emit(kernel)
+def test_what_takes_matrix_units_is_refused() -> None:
+    build = Builder("wide", (32, 1, 1))
+    build.source = "wide.py:7"
+    rows = build.shared("bf16", 512)
+    matrix.load_matrices(build, rows, build.place("unit_pos.x") * 16, 4)
+    rule = r"wide: LoadMatrices .* the CPU has no form for\. .*features"
+    with pytest.raises(errors.LoweringError, match=rule):
+        emit(build.finish())
+
+
+@pytest.mark.parametrize("units", [1, 32])
+def test_words_to_people_take_a_record(units: int) -> None:
+    build = Builder("loud", (units, 1, 1))
+    build.print("here")
+    with pytest.raises(errors.LoweringError, match="Print"):
+        emit(build.finish())
 
 
 def test_arrays_beyond_the_stack_are_refused() -> None:

@@ -37,7 +37,8 @@ class Settings:
     compiled. `default_matmul_precision`: of products that name none, None for the device's choice.
     `autotune`: which candidates are timed on the device, "off" for none, "kernels" for those of
     `cube.tune`, "all" for those of the kernel library too.
-    `check`: verify both IRs after every stage. `log`: names of the stages to print. `device`:
+    `check`: verify both IRs after every stage. `sanitize`: run users' kernels in the interpreter,
+    which finds races. `log`: names of the stages to print. `device`:
     default device, e.g. "cpu".
     `cache`: folder of compiled code, "" for the user's cache folder. `threads`: worker threads
     of the CPU device, 0 for all cores.
@@ -53,6 +54,7 @@ class Settings:
     default_matmul_precision: str | None = None
     autotune: str = AUTOTUNE[1]
     check: bool = False
+    sanitize: bool = False
     log: frozenset[str] = frozenset()
     device: str = ""
     cache: str = ""
@@ -72,6 +74,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "default_matmul_precision": (None, *PRECISIONS),
     "autotune": AUTOTUNE,
     "check": (False, True),
+    "sanitize": (False, True),
 }
 
 
@@ -145,6 +148,7 @@ def from_environment() -> Settings:
         default_matmul_precision=_choice("DEFAULT_MATMUL_PRECISION", PRECISIONS),
         autotune=_choice("AUTOTUNE", AUTOTUNE) or AUTOTUNE[1],
         check=_flag("CHECK"),
+        sanitize=_flag("SANITIZE"),
         log=_words("XCUBE_LOG", STAGES),
         device=_text("XCUBE_DEVICE"),
         cache=os.environ.get("XCUBE_CACHE", ""),

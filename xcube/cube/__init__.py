@@ -39,7 +39,8 @@ A tiled product of matrices, in shared memory:
 ... def matmul(a: cube.Tensor, b: cube.Tensor, out: cube.Tensor):
 ...     size = cube.CUBE_DIM.x
 ...     row, column = cube.ABSOLUTE_POS.y, cube.ABSOLUTE_POS.x
-...     left, right = [cube.SharedMemory(a.dtype, (size, size)) for _ in range(2)]
+...     left = cube.SharedMemory(a.dtype, (size, size))
+...     right = cube.SharedMemory(a.dtype, (size, size))
 ...     i, j = cube.UNIT_POS.y, cube.UNIT_POS.x
 ...     total = a.dtype(0)
 ...     for k in range(0, a.shape[1], size):
@@ -75,15 +76,13 @@ from __future__ import annotations
 
 import math
 
+from xcube.cube import functions, loops, parameters, values, views
 from xcube.cube.call import call as call
 from xcube.cube.comptime import device as device
 from xcube.cube.comptime import static_assert as static_assert
 from xcube.cube.derivative import differentiable as differentiable
-from xcube.cube.functions import absolute as abs
 from xcube.cube.functions import acos as acos
 from xcube.cube.functions import acosh as acosh
-from xcube.cube.functions import all_of as all
-from xcube.cube.functions import any_of as any
 from xcube.cube.functions import asin as asin
 from xcube.cube.functions import asinh as asinh
 from xcube.cube.functions import atan as atan
@@ -117,8 +116,6 @@ from xcube.cube.functions import line as line
 from xcube.cube.functions import log as log
 from xcube.cube.functions import log1p as log1p
 from xcube.cube.functions import log2 as log2
-from xcube.cube.functions import maximum as max
-from xcube.cube.functions import minimum as min
 from xcube.cube.functions import mulhi as mulhi
 from xcube.cube.functions import popcount as popcount
 from xcube.cube.functions import power as power
@@ -142,7 +139,6 @@ from xcube.cube.functions import trunc as trunc
 from xcube.cube.interpret import interpret as interpret
 from xcube.cube.kernel import function as function
 from xcube.cube.kernel import kernel as kernel
-from xcube.cube.loops import run_time_range as range
 from xcube.cube.loops import unroll as unroll
 from xcube.cube.matrices import Matrix as Matrix
 from xcube.cube.matrices import accumulator as accumulator
@@ -154,9 +150,6 @@ from xcube.cube.matrices import matrix_a as matrix_a
 from xcube.cube.matrices import matrix_b as matrix_b
 from xcube.cube.matrices import multiply_add as multiply_add
 from xcube.cube.matrices import wait_copies as wait_copies
-from xcube.cube.parameters import ARRAY as Array
-from xcube.cube.parameters import COMPTIME as comptime
-from xcube.cube.parameters import TENSOR as Tensor
 from xcube.cube.parameters import FastDivmod as FastDivmod
 from xcube.cube.parameters import lines as lines
 from xcube.cube.places import ABSOLUTE_POS as ABSOLUTE_POS
@@ -167,6 +160,7 @@ from xcube.cube.places import PLANE_DIM as PLANE_DIM
 from xcube.cube.places import PLANE_POS as PLANE_POS
 from xcube.cube.places import UNIT_POS as UNIT_POS
 from xcube.cube.places import UNIT_POS_PLANE as UNIT_POS_PLANE
+from xcube.cube.tune import tune as tune
 from xcube.cube.units import atomic_add as atomic_add
 from xcube.cube.units import atomic_and as atomic_and
 from xcube.cube.units import atomic_compare_exchange as atomic_compare_exchange
@@ -202,12 +196,22 @@ from xcube.cube.units import terminate as terminate
 from xcube.cube.values import DTYPES as DTYPES
 from xcube.cube.values import DType as DType
 from xcube.cube.values import Value as Value
-from xcube.cube.values import dtype_of as dtype
 from xcube.cube.views import View as View
-from xcube.cube.views import constant_array as constants
-from xcube.cube.views import local_array as LocalArray
-from xcube.cube.views import shared_memory as SharedMemory
 
+# names of Python's own that mean more in kernels, and short ones
+abs = functions.absolute
+all = functions.all_of
+any = functions.any_of
+max = functions.maximum
+min = functions.minimum
+range = loops.run_time_range
+Array = parameters.ARRAY
+comptime = parameters.COMPTIME
+Tensor = parameters.TENSOR
+dtype = values.dtype_of
+constants = views.constant_array
+LocalArray = views.local_array
+SharedMemory = views.shared_memory
 INFINITY, PI = math.inf, math.pi
 
 bool_, index = DTYPES["bool"], DTYPES["index"]

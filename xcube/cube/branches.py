@@ -22,10 +22,13 @@ from xcube.cube.values import (
     lifted,
     resolved,
     typed,
+    yields,
 )
 from xcube.errors import DtypeError, KernelError
 from xcube.lowering.cube import ir
 from xcube.lowering.cube.ir import Stmt
+
+VALUE = "the value"  # the name of what an expression of branches gives
 
 Names = tuple[str, ...]
 Locals = Mapping[str, Any]
@@ -48,7 +51,7 @@ def picked(names: Names, locals: Locals) -> dict[str, Any]:
 
 @dataclass
 class Side:
-    """One side of a branch; `values`: of its names at its end, None if control does not get there."""
+    """One side of a branch; `values`: of its names at its end, None if it is not reached."""
 
     block: tuple[Stmt, ...]
     values: dict[str, Any] | None
@@ -56,10 +59,12 @@ class Side:
 
 @dataclass
 class Branches:
-    """Walked through by a rewritten `if`: once for each side that is to be expanded."""
+    """Walked through by a rewritten `if`: once for each side that is to be expanded. `names` are
+    handed on, `reset` (those among them) are the same where both sides begin."""
 
     test: bool | Core
     names: Names
+    reset: Names
     source: str | None = None
     entry: dict[str, Any] = field(default_factory=dict)
     found: dict[str, Any] | None = None
@@ -76,14 +81,15 @@ class Branches:
                 yield side
                 found = None if here.dead else self.found
             sides.append(Side(build.close(), found))
-        self.found = join(build, self.test, sides, self.entry, self.source)
+        entry = {name: self.entry[name] for name in self.names}
+        self.found = join(build, self.test, sides, entry, self.source)
         if all(side.values is None for side in sides):
             current().region.dead = True
 
     def begin(self, locals: Locals) -> list[Any]:
         """Values of the names where a side begins."""
         if not self.entry:
-            self.entry = picked(self.names, locals)
+            self.entry = picked(self.reset, locals)
         return list(self.entry.values())
 
     def end(self, locals: Locals) -> None:
@@ -137,7 +143,7 @@ class Merge:
     def _differ(self, values: Sequence[Any], trees: Sequence[Tree]) -> Any:
         if any(isinstance(value, Undefined) for value in values):
             return lambda: Undefined(self.name, "only one branch assigns it")
-        must = f"if: `{self.name}` must be alike in both branches of a run-time condition"
+        must = f"if: {label(self.name)} must be alike in both branches of a run-time condition"
         got = " and ".join(map(str, trees))
         fail(
             KernelError, must, got, "Choose arrays and functions at comptime, numbers at run time."
@@ -168,23 +174,26 @@ class Merge:
     def _type(self, row: Leaves) -> ir.Type:
         """The type of numbers that meet."""
         values = [resolved(x) for x in row]
-        strong = [x for x in values if isinstance(x, Value)]
-        if not strong:
+        known = [x for x in values if isinstance(x, Value)]
+        if not known:
             return max([lifted(x).core.type for x in values], key=lambda t: _WEAK.index(t.dtype))
-        found = strong[0].core.type
-        for other in strong[1:]:
-            found = self._common(found, other.core.type)
-        return found
+        found, *others = sorted(known, key=lambda x: x.weak is not None)
+        type = found.core.type
+        for other in others:
+            open_one = type.dtype != other.dtype.name and yields(other, DTYPES[type.dtype])
+            of = other.core.type
+            type = self._common(type, of.of(type.dtype) if open_one else of)
+        return type
 
     def _common(self, a: ir.Type, b: ir.Type) -> ir.Type:
         lanes = max(a.lanes, b.lanes)
         names, whole = {a.dtype, b.dtype}, {*ir.INTEGERS, "index"}
         if a.dtype != b.dtype and not ("index" in names and names <= whole):
-            must = f"if: `{self.name}` must have one dtype in both branches"
+            must = f"if: {label(self.name)} must have one dtype in both branches"
             way = f"Cast it in one of them: x.cast(cube.{a.dtype})."
             fail(DtypeError, must, f"{a} and {b}", way)
         if a.lanes != b.lanes and min(a.lanes, b.lanes) != 1:
-            must = f"if: `{self.name}` must have as many lanes in both branches"
+            must = f"if: {label(self.name)} must have as many lanes in both branches"
             fail(DtypeError, must, f"{a} and {b}", "Make lines of one length.")
         return ir.Type("index" if "index" in names else a.dtype, lanes)
 
@@ -208,6 +217,12 @@ def shaped(given: Any, type: ir.Type) -> Value:
 def zero(type: ir.Type) -> Core:
     """Zeros of a type."""
     return constant(False if type.dtype == "bool" else 0, DTYPES[type.dtype], type.lanes).core
+
+
+def label(name: str) -> str:
+    """What a name stands for, for messages."""
+    made = {"__result": "what a function returns", VALUE: VALUE}
+    return made.get(name, f"`{name}`")
 
 
 def describe(value: Any) -> str:

@@ -10,11 +10,12 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from xcube import dtypes
+from xcube import config, dtypes
 from xcube.array import Array
 from xcube.cube import checks
 from xcube.cube.calls import Argument, Call, Expanded
 from xcube.cube.launches import Launch
+from xcube.cube.sanitize import sanitize
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, at_user_line
 from xcube.lowering.device import default_device
@@ -84,7 +85,11 @@ def launch(
     Raises TypeError, ShapeError, DtypeError or ValueError if the arguments or the grid do not fit;
     IndexError, with the kernel's line, if a checked launch leaves an array.
     """
+    if config.current.sanitize:
+        options = replace(options, checked=True)
     call, operands = prepared(kernel, count, dim, kernel.bind(args, named), options)
+    if config.current.sanitize:
+        sanitize(call, operands)
     outs = bind_launch(Launch(call), operands)
     if call.checked:
         *outs, record = outs

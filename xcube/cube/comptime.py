@@ -20,7 +20,7 @@ class Device:
 
     @property
     def kind(self) -> str:
-        """ "cpu" or "cuda"."""
+        """What kind of device it is: "cpu" or "cuda"."""
         return current().facts.kind
 
     @property

@@ -16,10 +16,10 @@ Block = list[ast.stmt]
 
 
 def single_exit(body: Sequence[ast.stmt]) -> Block:
-    """The statements of a function with one return, the last of them.
+    r"""The statements of a function with one return, the last of them.
 
-    >>> body = ast.parse("if c:\\n  return 1\\nreturn 2").body
-    >>> print("\\n".join(map(ast.unparse, single_exit(body))))
+    >>> body = ast.parse("if c:\n  return 1\nreturn 2").body
+    >>> print("\n".join(map(ast.unparse, single_exit(body))))
     if c:
         __result = 1
     else:

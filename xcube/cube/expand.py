@@ -1,5 +1,5 @@
-"""From a decorated function and what it is launched with to a kernel: its parameters become buffers
-and scalars, the rewritten function is called once, and what it wrote becomes the kernel's results."""
+"""From a decorated function and what it is launched with to a kernel: parameters become buffers and
+scalars, the rewritten function is called once, and what it wrote becomes the kernel's results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from xcube.cube.parameters import (
     ArraySpec,
-    KnownSpec,
     ScalarSpec,
     Spec,
     array,
@@ -18,6 +17,7 @@ from xcube.cube.parameters import (
 )
 from xcube.cube.places import Meta
 from xcube.cube.state import Expanding, Scribe, expanding
+from xcube.cube.trees import remade
 from xcube.lowering.cube import ir, rebuild
 
 
@@ -54,7 +54,7 @@ def expand(name: str, function: Callable[..., Any], request: Request) -> Expansi
     arrays = tuple([spec.path for spec in request.specs if isinstance(spec, ArraySpec)])
     written = tuple([path for path in arrays if path in state.written])
     kernel = _accessed(state.build.finish(), arrays, written)
-    read = {s.buffer.number for s in rebuild.every(kernel.body) if _reads(s)}
+    read = {_read(s) for s in rebuild.every(kernel.body)}
     return Expansion(
         kernel,
         arrays,
@@ -67,35 +67,34 @@ def expand(name: str, function: Callable[..., Any], request: Request) -> Expansi
 def _arguments(specs: Sequence[Spec]) -> dict[str, Any]:
     """What stands for each parameter, bundles put together again."""
     found = {spec.path: _argument(spec) for spec in specs}
-    bundles = [path for path in found if f"{path}." in "".join(f"{p} " for p in found)]
+    bundles = {path.rpartition(".")[0] for path in found} - {""}
     for path in sorted(bundles, key=lambda path: -path.count(".")):
         found[path] = _bundle(path, found)
     return {path: value for path, value in found.items() if "." not in path}
 
 
 def _bundle(path: str, values: Mapping[str, Any]) -> Any:
-    """A dataclass of the values of its fields; its own checks of them are not for views."""
+    """A dataclass of the values of its fields."""
     kind = values[path]
-    made = object.__new__(kind)
-    for field in dataclasses.fields(kind):
-        object.__setattr__(made, field.name, values[f"{path}.{field.name}"])
-    return made
+    names = [field.name for field in dataclasses.fields(kind)]
+    return remade(kind, {name: values[f"{path}.{name}"] for name in names})
 
 
 def _argument(spec: Spec) -> Any:
     if isinstance(spec, ArraySpec):
         return array(spec)
-    return scalar(spec) if isinstance(spec, ScalarSpec) else _known(spec)
+    return scalar(spec) if isinstance(spec, ScalarSpec) else spec.value.value
 
 
-def _known(spec: KnownSpec) -> Any:
-    return spec.value.value
-
-
-def _reads(s: ir.Stmt) -> bool:
+def _read(s: ir.Stmt) -> int | None:
+    """The number of the global buffer that a statement reads."""
+    if isinstance(s, ir.CopyTile):
+        return s.map.buffer.number
+    buffer = s.source if isinstance(s, ir.CopyAsync) else getattr(s, "buffer", None)
     reads = isinstance(s, ir.Load | ir.Atomic | ir.CompareExchange | ir.CopyAsync)
-    buffer = getattr(s, "source" if isinstance(s, ir.CopyAsync) else "buffer", None)
-    return reads and isinstance(buffer, ir.Buffer) and buffer.space == "global"
+    if not reads or not isinstance(buffer, ir.Buffer) or buffer.space != "global":
+        return None
+    return buffer.number
 
 
 def _accessed(kernel: ir.Kernel, arrays: Sequence[str], written: Sequence[str]) -> ir.Kernel:

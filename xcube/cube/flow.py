@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xcube.cube import functions
-from xcube.cube.branches import Branches, Locals, Names, Side, join, truth
+from xcube.cube.branches import VALUE, Branches, Locals, Names, Side, join, truth
 from xcube.cube.loops import For, While, any_range
 from xcube.cube.state import current, fail, region
 from xcube.cube.values import (
@@ -71,9 +71,9 @@ class Flow:
         """Statements come from this line from here on."""
         current().build.source = f"{self.file}:{number}"
 
-    def branches(self, test: Any, names: Names) -> Branches:
+    def branches(self, test: Any, names: Names, reset: Names) -> Branches:
         """An `if`."""
-        return Branches(truth("if", test), names, current().build.source)
+        return Branches(truth("if", test), names, reset, current().build.source)
 
     def loop(
         self, items: Iterable[Any], names: Names, lost: Names, jumps: bool, locals: Locals
@@ -107,7 +107,8 @@ class Flow:
         """An `assert`: now where its condition is known, else a check of checked launches."""
         holds = truth("assert", test)
         if not isinstance(holds, bool):
-            current().build.check(holds, str(message()))
+            text = str(message()).replace("{", "{{").replace("}", "}}")
+            current().build.check(holds, text)
         elif not holds:
             raise AssertionError(message())
 
@@ -203,16 +204,16 @@ def chosen(test: Core, then: Thunk, orelse: Thunk) -> Any:
         with region():
             value = thunk()
         pure = pure and build.is_pure()
-        sides.append(Side(build.close(), {"the value": value}))
+        sides.append(Side(build.close(), {VALUE: value}))
     if pure and all(_is_scalar(side) for side in sides):
         return _selected(test, sides)
-    entry = {"the value": Undefined("the value", "it is computed in branches")}
-    return join(build, test, sides, entry, build.source)["the value"]
+    entry = {VALUE: Undefined(VALUE, "it is computed in branches")}
+    return join(build, test, sides, entry, build.source)[VALUE]
 
 
 def _is_scalar(side: Side) -> bool:
     assert side.values is not None
-    return isinstance(side.values["the value"], bool | int | float | Operators)
+    return isinstance(side.values[VALUE], bool | int | float | Operators)
 
 
 def _selected(test: Core, sides: list[Side]) -> Any:
@@ -220,7 +221,7 @@ def _selected(test: Core, sides: list[Side]) -> Any:
     for side in sides:
         for statement in side.block:
             test.build.emit(statement)
-    then, orelse = [side.values["the value"] for side in sides if side.values is not None]
+    then, orelse = [side.values[VALUE] for side in sides if side.values is not None]
     try:
         return functions.select(Value(test), then, orelse)
     except DtypeError as error:

@@ -130,11 +130,12 @@ def _pair(name: str, x: Any, y: Any) -> tuple[Value, Value]:
 
 
 def _extreme(name: str, known: Function, items: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    values = items if len(items) > 1 else items[0]
+    values: tuple[Any, ...] = items if len(items) > 1 else tuple(items[0])
     if options or not any(isinstance(x, Operators) for x in values):
-        return known(*items, **options)
-    found, *others = [resolved(x) for x in values]
-    for other in others:
+        return known(*(items if len(items) > 1 else (values,)), **options)
+    numbers = [resolved(x) for x in values]
+    found = numbers[0]
+    for other in numbers[1:]:
         if not isinstance(found, Value) and not isinstance(other, Value):
             found = known(found, other)
             continue
@@ -181,8 +182,9 @@ def hypot(x: Any, y: Any) -> Any:
     high, low = maximum(a, b), minimum(a, b)
     if not isinstance(high, Operators):
         return math.hypot(high, low)
-    safe = select((high == 0) | is_inf(high), high.dtype(1.0), high)
-    ratio = select(is_inf(low), low.dtype(1.0), low) / safe
+    dtype = lifted(high).dtype
+    safe = select((high == 0) | is_inf(high), dtype(1.0), high)
+    ratio = select(is_inf(low), dtype(1.0), low) / safe
     return high * sqrt(1 + ratio * ratio)
 
 
@@ -363,8 +365,9 @@ def line(*numbers: Any) -> Value:
     if not numbers:
         fail(KernelError, "line: there must be a number", "none", "Write line(a, b).")
     values = [resolved(x) for x in numbers]
-    model = next((x for x in values if isinstance(x, Value)), None) or lifted(values[0])
-    parts = [converted(x, model.dtype, "a number of a line") for x in values]
+    model = next((x for x in values if isinstance(x, Value)), None)
+    dtype = lifted(values[0]).dtype if model is None else model.dtype
+    parts = [converted(x, dtype, "a number of a line") for x in values]
     return Value(arithmetic.joined([part.core for part in parts]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from xcube.cube import checks
 from xcube.cube.calls import Avals, Call, Signature, base
-from xcube.cube.passes import Cotangent, Tangent, floats, guarded, over_batch
+from xcube.cube.passes import Cotangent, Tangent, floats, guarded, over_batch, silent
 from xcube.errors import TraceError
 from xcube.ir import Aval, at_user_line
 from xcube.primitives.launch import Flags, Launched
@@ -48,7 +48,10 @@ class Launch:
         sizes = tuple([size for size, _ in reversed(self.batches)])
         found = self.signature(self.passes).outputs
         batched_avals = [aval.update(shape=(*sizes, *aval.shape)) for aval in found]
-        return (*batched_avals, *([checks.RECORD] if self.is_reported else []))
+        return (*batched_avals, *self._record())
+
+    def _record(self) -> Avals:
+        return (checks.record_aval(checks.kernel_of(self.call)),) if self.is_reported else ()
 
     def in_place(self) -> tuple[tuple[int, int], ...]:
         return tuple(self.signature(self.passes).begun.items())
@@ -64,8 +67,7 @@ class Launch:
         stage = base(self.call, facts)
         for each in self.passes:
             stage = each.apply(stage)
-        if self.call.checked:
-            stage = guarded(stage, self.is_reported)
+        stage = guarded(stage, self.is_reported) if self.call.checked else silent(stage)
         for size, flags in self.batches:
             stage = over_batch(stage, size, flags)
         return stage.launched

@@ -23,11 +23,12 @@ class Loop:
 
 @dataclass
 class Liveness:
-    """The walk. `names`: what an `if` or a loop hands on; `lost`: targets of a `for` that are read
-    behind it."""
+    """The walk. `names`: what an `if` or a loop hands on; `entry`: of an `if`, those and what one
+    side assigns and the other one reads; `lost`: targets of a `for` that are read behind it."""
 
     captured: Names = NONE
     names: dict[ast.stmt, tuple[str, ...]] = field(default_factory=dict)
+    entry: dict[ast.stmt, tuple[str, ...]] = field(default_factory=dict)
     lost: dict[ast.stmt, tuple[str, ...]] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt], after: Names, loop: Loop | None = None) -> Names:
@@ -39,9 +40,10 @@ class Liveness:
     def statement(self, s: ast.stmt, after: Names, loop: Loop | None) -> Names:
         """What is live before a statement."""
         if isinstance(s, ast.If):
+            then, orelse = [self.block(block, after, loop) for block in (s.body, s.orelse)]
             self.names[s] = self._ordered(assigned([s]), after)
-            branches = [self.block(block, after, loop) for block in (s.body, s.orelse)]
-            return branches[0] | branches[1] | loaded(s.test)
+            self.entry[s] = self._ordered(assigned([s]), after | orelse)
+            return then | orelse | loaded(s.test)
         if isinstance(s, ast.For):
             return self._for(s, after)
         if isinstance(s, ast.While):
@@ -80,9 +82,9 @@ class Liveness:
 
 
 def liveness(body: Sequence[ast.stmt]) -> Liveness:
-    """The names that branches and loops of a function's body hand on.
+    r"""The names that branches and loops of a function's body hand on.
 
-    >>> body = ast.parse("if c:\\n  x = 1\\n  y = 2\\nz = x").body
+    >>> body = ast.parse("if c:\n  x = 1\n  y = 2\nz = x").body
     >>> list(liveness(body).names.values())
     [('x',)]
     """
@@ -113,11 +115,11 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef) and context is ast.Store:
         yield node.name
         return
-    scopes = (*ast_comprehensions, ast.Lambda)
+    scopes = (*_COMPREHENSIONS, ast.Lambda)
     if isinstance(node, scopes) and context is ast.Store:
         return
     for child in ast.iter_child_nodes(node):
         yield from _names(child, context)
 
 
-ast_comprehensions = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

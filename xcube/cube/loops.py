@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from xcube.cube.branches import Locals, Names, describe, picked, shaped, truth, zero
+from xcube.cube.branches import Locals, Names, describe, label, picked, shaped, truth, zero
 from xcube.cube.state import current, fail, region
 from xcube.cube.trees import Tree, flatten, is_same, unflatten
 from xcube.cube.values import (
     Core,
     DType,
     Operators,
+    Size,
     Undefined,
     Value,
     as_index,
@@ -98,8 +99,9 @@ class Carried:
 
     entry: Mapping[str, Any]
     hints: dict[tuple[str, int], Any]
-    variables: dict[str, tuple[list[Variable], Tree]] = field(default_factory=dict)
-    reads: dict[str, list[Value]] = field(default_factory=dict)
+    variables: dict[str, tuple[list[Variable | None], Tree]] = field(default_factory=dict)
+    reads: dict[str, list[Any]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
 
     def declare(self) -> None:
         """Variables of all names that have a value before the loop."""
@@ -113,8 +115,11 @@ class Carried:
             made = [self._variable(name, number, leaf) for number, leaf in enumerate(leaves)]
             self.variables[name] = made, tree
 
-    def _variable(self, name: str, number: int, leaf: Any) -> Variable:
+    def _variable(self, name: str, number: int, leaf: Any) -> Variable | None:
+        """The variable of a number; sizes have none unless a turn changes them."""
         hint = self.hints.get((name, number))
+        if hint is None and isinstance(leaf, Size):
+            return None
         init = lifted(leaf) if hint is None else shaped(_number(leaf, hint), hint)
         return current().build.variable(init.core)
 
@@ -130,7 +135,17 @@ class Carried:
             found[name] = unflatten(tree, self.reads[name])
         return found
 
-    def _read(self, name: str, number: int, variable: Variable) -> Value:
+    def results(self) -> list[Any]:
+        """What the names stand for behind the loop: as before it, if no turn changed them."""
+        found = self.values()
+        return [
+            found[name] if name in self.changed else _fresh(name, x)
+            for name, x in self.entry.items()
+        ]
+
+    def _read(self, name: str, number: int, variable: Variable | None) -> Any:
+        if variable is None:
+            return flatten(self.entry[name])[0][number]
         is_open = name != RESULT and (name, number) not in self.hints
         if is_open and not isinstance(resolved(flatten(self.entry[name])[0][number]), Value):
             return Value(variable.get(), weak=partial(self._hint, name, number, variable))
@@ -164,14 +179,19 @@ class Carried:
         variables, tree = self.variables[name]
         leaves, found = flatten(value)
         if found != tree:
-            must = f"loop: `{name}` must stay alike from turn to turn"
+            must = f"loop: {label(name)} must stay alike from turn to turn"
             got = f"{tree} before, then {describe(value)}"
             fail(KernelError, must, got, "Choose arrays and functions outside of the loop.")
         for number, (variable, leaf) in enumerate(zip(variables, leaves, strict=True)):
             if not is_same(leaf, self.reads[name][number]):
+                self.changed.add(name)
                 self._assign(name, number, variable, leaf)
 
-    def _assign(self, name: str, number: int, variable: Variable, leaf: Any) -> None:
+    def _assign(self, name: str, number: int, variable: Variable | None, leaf: Any) -> None:
+        if variable is None:
+            self.hints[name, number] = ir.Type("index")
+            self._changed = True
+            return
         type = variable.name.type
         found = resolved(leaf)
         wanted = self._wanted(type, found)
@@ -181,7 +201,7 @@ class Carried:
         if self._changed and (name, number) in self.hints:
             return  # this expansion is thrown away
         if (name, number) in self.hints or not self._is_weak(name, number, found, type):
-            must = f"loop: `{name}` must keep its type from turn to turn"
+            must = f"loop: {label(name)} must keep its type from turn to turn"
             way = f"Cast it: x.cast(cube.{type.dtype}), or begin with cube.{wanted.dtype}(...)."
             fail(DtypeError, must, f"{type} before, then {typed(leaf)}", way)
         self.hints[name, number] = wanted
@@ -261,7 +281,7 @@ class Loop:
         if self.carried is None:
             return list(picked((*self.names, *self.lost), locals).values())
         lost = [Undefined(name, "its loop has ended at run time") for name in self.lost]
-        return [*self.carried.values().values(), *lost]
+        return [*self.carried.results(), *lost]
 
     def kernel_loop(self) -> Iterator[None]:
         """Yields for each expansion of the body of a loop of the kernel: mostly one. What the
@@ -359,8 +379,8 @@ class For(Loop):
     def finish(self, body: tuple[ir.Stmt, ...]) -> None:
         """Emit the loop."""
         assert self.index is not None and self.bounds is not None, "the body was expanded"
-        bounds = [bound.atom for bound in self.bounds]
-        current().build.emit(ir.For(self.index, *bounds, body, self.source))
+        start, stop, step = [bound.atom for bound in self.bounds]
+        current().build.emit(ir.For(self.index, start, stop, step, body, self.source))
 
 
 def _turns_down(start: Any, stop: Any, step: int) -> Any:

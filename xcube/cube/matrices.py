@@ -59,7 +59,8 @@ class Matrix:
 
     @classmethod
     def __cube_build__(cls, static: Any, children: Sequence[Any]) -> Matrix:
-        return cls(*static, children[0].core)
+        kind, dtype = static
+        return cls(kind, dtype, children[0].core)
 
 
 def _shape(kind: str, dtype: DType) -> tuple[int, int]:
@@ -189,8 +190,7 @@ class Barriers:
     def wait(self, number: Any, parity: Any) -> None:
         """Wait until the phase of a parity has ended."""
         build, buffer = current().build, self.view.memory.buffer
-        odd = DTYPES["bool"](parity)
-        matrix.wait_for(build, buffer, self._place(number), odd.core)
+        matrix.wait_for(build, buffer, self._place(number), as_index(parity).core)
 
 
 def barriers(count: int) -> Barriers:

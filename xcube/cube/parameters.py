@@ -44,7 +44,7 @@ def lines(lanes: int | None = None) -> Lines:
 @dataclass(frozen=True)
 class ArrayKind:
     """An array as a parameter: `cube.Array` is flat, `cube.Tensor` has its axes;
-    `cube.Tensor[cube.f32, 2]` states dtype and rank, `cube.Array[cube.f32, cube.lines(4)]` lines."""
+    `cube.Tensor[cube.f32, 2]` says dtype and rank, `cube.Array[cube.f32, cube.lines(4)]` lines."""
 
     flat: bool
     dtype: DType | None = None

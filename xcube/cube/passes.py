@@ -12,9 +12,9 @@ from xcube.cube.calls import Avals, Signature, Stage
 from xcube.ir import Aval
 from xcube.lowering.cube import ir, rebuild
 from xcube.lowering.cube.batched import batched
+from xcube.lowering.cube.checked import checked, unchecked
 from xcube.lowering.cube.derivative_forward import read_back, results, tangent
 from xcube.lowering.cube.derivative_reverse import reverse
-from xcube.lowering.cube.guards import guard
 from xcube.primitives.launch import Flags, Launched, Slot
 
 
@@ -134,12 +134,18 @@ def guarded(stage: Stage, reports: bool) -> Stage:
     """The stage that stays inside its buffers; its record is the last result, or of no interest."""
     old, signature = stage.launched, stage.signature
     output = len(signature.outputs) if reports else None
-    record = Slot(output=output, aval=None if reports else checks.RECORD, zeroed=True, shared=True)
+    aval = checks.record_aval(old.kernel)
+    record = Slot(output=output, aval=None if reports else aval, zeroed=True, shared=True)
     sizes = [stage.aval(slot).size for slot in old.slots]
-    kernel = guard(old.kernel)
+    kernel = checked(old.kernel)
     launched = Launched(kernel, (*old.slots, record), (*old.cells, *sizes), old.cubes, old.blank)
-    outputs = (*signature.outputs, checks.RECORD) if reports else signature.outputs
+    outputs = (*signature.outputs, aval) if reports else signature.outputs
     return Stage(launched, replace(signature, outputs=outputs))
+
+
+def silent(stage: Stage) -> Stage:
+    """The stage without what only checked launches have: assertions and prints."""
+    return replace(stage, launched=replace(stage.launched, kernel=unchecked(stage.launched.kernel)))
 
 
 def over_batch(stage: Stage, size: int, flags: Flags) -> Stage:

@@ -48,7 +48,7 @@ def rewritten(function: types.FunctionType, is_kernel: bool) -> Rewritten:
 
 
 def _into_maker(maker: ast.FunctionDef, name: str) -> None:
-    """End the function that holds the cells; its `locals` keep all of them free in the inner one."""
+    """End the function whose parameters are the free variables of the inner one."""
     maker.body.append(ast.Return(ast.Name(name, ast.Load())))
 
 
@@ -248,11 +248,11 @@ class Writer(Expressions):
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         handle, side = self._handle(), self._handle()
-        names = self.live.names[node]
-        start = _call("branches", self.visit(node.test), _names(names))
+        names, entry = self.live.names[node], self.live.entry[node]
+        start = _call("branches", self.visit(node.test), _names(names), _names(entry))
         choice = ast.If(_name(side), self._inner(node.body), self._inner(node.orelse))
         turn = [
-            *_set(names, _method(handle, "begin", _locals())),
+            *_set(entry, _method(handle, "begin", _locals())),
             choice,
             ast.Expr(_method(handle, "end", _locals())),
         ]

@@ -4,13 +4,13 @@ run-time numbers and put together again, so that branches and loops can hand the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from xcube.cube.values import Operators, Undefined
+from xcube.cube.values import Operators, Undefined, Value, resolved
 
 Leaves = list[Any]
 
@@ -25,7 +25,8 @@ class Tree:
 
     def __str__(self) -> str:
         if self.kind == "static":
-            return f"{type(self.static).__name__} {self.static!r}"
+            value = self.static.value
+            return "None" if value is None else f"{type(value).__name__} {value!r}"
         if self.kind == "leaf":
             return "a number"
         name = getattr(self.kind, "__name__", str(self.kind))
@@ -87,9 +88,17 @@ def _build(tree: Tree, take: Callable[[], Any]) -> Any:
         return tree.kind.__cube_build__(tree.static, children)
     if tree.kind is dict:
         return dict(zip(tree.static, children, strict=True))
-    if dataclasses.is_dataclass(tree.kind):
-        return tree.kind(**dict(zip(tree.static, children, strict=True)))
+    if isinstance(tree.kind, type) and dataclasses.is_dataclass(tree.kind):
+        return remade(tree.kind, dict(zip(tree.static, children, strict=True)))
     return tree.kind(*children) if hasattr(tree.kind, "_fields") else tree.kind(children)
+
+
+def remade(kind: type, fields: Mapping[str, Any]) -> Any:
+    """A dataclass of these fields; its own checks of them are not for what kernels put there."""
+    made = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +136,7 @@ def _is_same_number(x: Any, y: Any) -> bool:
         return True
     if isinstance(x, Undefined) or isinstance(y, Undefined):
         return isinstance(x, Undefined) and isinstance(y, Undefined)
-    if isinstance(x, Operators) or isinstance(y, Operators):
-        return getattr(x, "core", None) is not None and _atom(x) == _atom(y)
-    return type(x) is type(y) and x == y
-
-
-def _atom(x: Any) -> Any:
-    core = getattr(x, "core", None)
-    return None if core is None else (core.atom, repr(core.atom))
+    a, b = resolved(x), resolved(y)
+    if isinstance(a, Value) and isinstance(b, Value):
+        return a.core.atom == b.core.atom and repr(a.core.atom) == repr(b.core.atom)
+    return type(a) is type(b) and not isinstance(a, Value) and a == b

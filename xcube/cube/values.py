@@ -406,6 +406,12 @@ class Symbol(Operators):
         return self.name
 
 
+class Size(Symbol):
+    """A size, stride or limit of a view: fixed until somebody changes it."""
+
+    __slots__ = ()
+
+
 # what operands are ----------------------------------------------------------------------------
 
 
@@ -475,6 +481,8 @@ def converted(given: Any, dtype: DType, what: str = "a value") -> Value:
         return value
     if dtype.name == "index" and value.dtype.name in ir.INTEGERS:
         return value.cast(dtype)
+    if yields(value, dtype):
+        return strong(value, dtype)
     must = f"{what} must be {dtype}"
     fail(DtypeError, must, f"{typed(value)}", f"Cast it: x.cast(cube.{dtype}).")
 
@@ -542,21 +550,23 @@ def _to_one_dtype(name: str, a: Value, b: Value) -> tuple[Value, Value]:
     names = {a.dtype.name, b.dtype.name}
     if "index" in names and names <= {*ir.INTEGERS, "index"}:
         return a.cast(DTYPES["index"]), b.cast(DTYPES["index"])
-    if _yields(a, b):
-        return _strong(a, b.dtype), b
-    if _yields(b, a):
-        return a, _strong(b, a.dtype)
+    if yields(a, b.dtype):
+        return strong(a, b.dtype), b
+    if yields(b, a.dtype):
+        return a, strong(b, a.dtype)
     must = f"`{name}`: both operands must have one dtype"
     way = f"Cast one of them: x.cast(cube.{b.dtype}) or y.cast(cube.{a.dtype})."
     fail(DtypeError, must, f"{typed(a)} and {typed(b)}", way)
 
 
-def _yields(weak: Value, other: Value) -> bool:
-    """Whether a number whose dtype is open may take that of another one."""
-    return weak.weak is not None and (other.dtype.is_float or not weak.dtype.is_float)
+def yields(value: Value, dtype: DType) -> bool:
+    """Whether a number whose dtype is open may take this one."""
+    is_number = dtype.name != "bool" and value.dtype.name != "bool"
+    return value.weak is not None and is_number and (dtype.is_float or not value.dtype.is_float)
 
 
-def _strong(value: Value, dtype: DType) -> Value:
+def strong(value: Value, dtype: DType) -> Value:
+    """A number whose dtype is open, as this one from the beginning."""
     assert value.weak is not None, "its dtype is open"
     value.weak(dtype)
     return value.cast(dtype)

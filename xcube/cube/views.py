@@ -15,6 +15,8 @@ from xcube.cube.values import (
     DTYPES,
     DType,
     Operators,
+    Size,
+    Symbol,
     Value,
     as_index,
     constant,
@@ -285,19 +287,26 @@ class View:
 
     def __cube_parts__(self) -> tuple[Any, list[Any]]:
         sizes = [*self.shape, *self.strides, *(self.limits or ())]
-        fixed = tuple([size if isinstance(size, int) else None for size in sizes])
-        static = (self.memory, self.lanes, self.rank, self.limits is None, fixed)
-        return static, [as_index(self.offset), *[size for size in sizes if type(size) is not int]]
+        static = (self.memory, self.lanes, self.rank, self.limits is None)
+        return static, [as_index(self.offset), *map(_size, sizes)]
 
     @classmethod
     def __cube_build__(cls, static: Any, children: Sequence[Any]) -> View:
-        memory, lanes, rank, unlimited, fixed = static
-        given = iter(children)
-        offset = next(given)
-        sizes = [next(given) if size is None else size for size in fixed]
-        limits = None if unlimited else tuple(sizes[2 * rank :])
-        shape, strides = tuple(sizes[:rank]), tuple(sizes[rank : 2 * rank])
-        return cls(memory, offset, shape, strides, lanes, limits)
+        memory, lanes, rank, unlimited = static
+        offset, *given = children
+        sizes = tuple([_number(size) for size in given])
+        limits = None if unlimited else sizes[2 * rank :]
+        return cls(memory, offset, sizes[:rank], sizes[rank : 2 * rank], lanes, limits)
+
+
+def _size(size: Index) -> Size:
+    return Size("size", size.ask if isinstance(size, Symbol) else lambda: size)
+
+
+def _number(size: Any) -> Index:
+    """A size as it was, a Python number if it is known."""
+    found = resolved(size)
+    return found if isinstance(found, int) or not isinstance(size, Size) else size
 
 
 # arrays of a cube or a unit -------------------------------------------------------------------

@@ -183,7 +183,7 @@ class Builder:
         return self._array(dtype, size, "shared", None if over is None else over.number)
 
     def local(self, dtype: str, size: int, outermost: bool = False) -> Buffer:
-        """An array of `size` elements that belongs to one unit; `outermost`: in scope everywhere."""
+        """An array of `size` elements that belongs to a unit; `outermost`: in scope everywhere."""
         if not outermost:
             return self._array(dtype, size, "local")
         self._blocks.append([])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import check_matrix, check_units, ir, text
+from xcube.lowering.cube import check_matrix, check_tiles, check_units, ir, text
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
 
 _INDEX, _BOOL = Type("index"), Type("bool")
@@ -426,4 +426,5 @@ _CHECKS: dict[type, Callable[[Checker, Any], None]] = {
     ir.Sync: Checker.sync,
     **check_units.CHECKS,
     **check_matrix.CHECKS,
+    **check_tiles.CHECKS,
 }

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xcube.errors import KernelError
-from xcube.lowering.cube import interpret_matrix, interpret_plane, ir, text
+from xcube.lowering.cube import interpret_matrix, interpret_plane, interpret_tiles, ir, text
 from xcube.lowering.cube.arithmetic import NUMPY, Line, evaluate, literal
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Stmt, Type
@@ -108,6 +108,7 @@ class Unit:
     values: dict[int, Line]
     local: dict[int, Memory] = dataclasses.field(default_factory=dict)
     flight: interpret_matrix.Flight = dataclasses.field(default_factory=interpret_matrix.Flight)
+    tiles: dict[int, Line] = dataclasses.field(default_factory=dict)
 
     def value(self, atom: Atom) -> Line:
         return literal(atom) if isinstance(atom, Const) else self.values[atom.number]
@@ -438,6 +439,7 @@ _STEPS: dict[type, Callable[[Unit, Any], None]] = {
     ir.Print: _print,
     ir.Assert: _assert,
     **interpret_matrix.STEPS,
+    **interpret_tiles.STEPS,
 }
 _CONTROL: dict[type, Callable[[Unit, Any], Run]] = {
     ir.For: _for,

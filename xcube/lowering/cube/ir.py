@@ -25,6 +25,8 @@
             | Arrive(barriers: buffer, barrier: atom, nbytes)
             | Await(barriers: buffer, barrier: atom, parity: atom)
             | SyncPlane | SetRegisters(count, grows)
+            | ZeroTile(tile) | MultiplyTiles(sum, left, right, kinds)       see `tiles.py`
+            | LoadTile(tile, buffer, index: atom, stride: atom) | StoreTile(alike)
     atom    = Const(value, type) | Name(number, type)
     type    = Type(dtype, lanes)                              dtype as in printed jaxprs, or "index"
 
@@ -418,8 +420,50 @@ class SetRegisters:
     grows: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ZeroTile:
+    """All bytes of a tile are zero. A unit has TILES tiles, by number: 16 rows of 64 bytes each."""
+
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTile:
+    """Row r of a tile becomes the 64 bytes from element index + r * stride on."""
+
+    tile: int
+    buffer: Buffer
+    index: Atom
+    stride: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTile:
+    """The 64 bytes from element index + r * stride on become row r of a tile."""
+
+    tile: int
+    buffer: Buffer
+    index: Atom
+    stride: Atom
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyTiles:
+    """sum += left @ right, where `kinds` are the dtypes of the left and right elements;
+    `tiles.py` says how they lie, and what the sums are."""
+
+    sum: int
+    left: int
+    right: int
+    kinds: tuple[str, str]
+
+
 PLANE = 32
 GROUP = 128
+TILES = 8
+
+Tile = ZeroTile | LoadTile | StoreTile | MultiplyTiles
+TILE: tuple[type, ...] = get_args(Tile)
 
 Matrix = (
     CopyAsync | CommitCopies | WaitCopies | LoadMatrices | MultiplyMatrices | MultiplyPanels
@@ -429,7 +473,7 @@ MATRIX: tuple[type, ...] = get_args(Matrix)
 
 Stmt = (
     Let | Load | Store | Declare | Assign | Read | For | If | Loop | Break | Continue | Return
-    | Allocate | Atomic | CompareExchange | Sync | Plane | Print | Assert | Matrix
+    | Allocate | Atomic | CompareExchange | Sync | Plane | Print | Assert | Matrix | Tile
 )  # fmt: skip
 
 

@@ -323,6 +323,19 @@ def _wait_products(w: _Writer, s: ir.WaitProducts, pad: str) -> None:
     w.lines.append(f"{pad}wait products {s.pending}{names}")
 
 
+def _tile(word: str) -> Callable[[_Writer, Any, str], None]:
+    return _line(
+        lambda w, s: (
+            f"{word} tile {s.tile}, {w.memory(s.buffer)}[{w.atom(s.index)}] by {w.atom(s.stride)}"
+        )
+    )
+
+
+def _multiply_tiles(s: ir.MultiplyTiles) -> str:
+    left, right = s.kinds
+    return f"multiply tiles {s.sum} += {s.left} {left}, {s.right} {right}"
+
+
 def _word(word: str) -> Callable[[_Writer, Any, str], None]:
     return lambda w, s, pad: w.lines.append(pad + word)
 
@@ -360,4 +373,8 @@ _WRITE: dict[type, Callable[[_Writer, Any, str], None]] = {
     ir.Await: _line(lambda w, s: f"await {_barrier(w, s)} parity {w.atom(s.parity)}"),
     ir.SyncPlane: _word("sync plane"),
     ir.SetRegisters: _set_registers,
+    ir.ZeroTile: _line(lambda w, s: f"zero tile {s.tile}"),
+    ir.LoadTile: _tile("load"),
+    ir.StoreTile: _tile("store"),
+    ir.MultiplyTiles: _line(lambda w, s: _multiply_tiles(s)),
 }

@@ -1,10 +1,10 @@
 """kernel -> kernel whose cubes are one unit, for devices where a cube is a task of one thread.
 
-Units go through a run, which is what they do between two barriers, in groups of `width`: a loop over
-groups, whose statements work on lines with a lane for each unit (`units_run.py`). What all units
-share is done once (`units_analysis.py`); what outlives a run lies in arrays with a place for each
-unit. Loops and branches around a barrier are the cube's own: they ask a unit that is there. Where a
-kernel has operations of planes, a group is a plane.
+Units go through a run, which is what they do between two barriers, in groups of `width`: a loop
+over groups, whose statements work on lines with a lane for each unit (`units_run.py`). What all
+units share is done once (`units_analysis.py`); what outlives a run lies in arrays with a place for
+each unit. Loops and branches around a barrier are the cube's own: they ask a unit that is there.
+Where a kernel has operations of planes, a group is a plane.
 
 Units that share a group are at the same statement at the same time. So units that wait for each
 other (a lock) are gone through one by one, each up to the next barrier.

@@ -288,8 +288,9 @@ class _Splitter:
     def _is_cubes(self, s: Stmt, in_loop: bool) -> bool:
         if isinstance(s, ir.Return) or _meets(s, in_loop):
             return True
-        returns = isinstance(s, ir.If) and has((s,), ir.Return)
-        return returns and isinstance(s.condition, Name) and s.condition.number in self.whole
+        if not (isinstance(s, ir.If) and has((s,), ir.Return)):
+            return False
+        return isinstance(s.condition, Name) and s.condition.number in self.whole
 
     def _is_whole(self, s: Stmt) -> bool:
         if isinstance(s, ir.Declare | ir.Assign):

@@ -1,7 +1,8 @@
 """Loads, stores and atomic updates of a group of units: neighbours as lines, others as gathers and
 scatters, indivisible updates one unit after the other.
 
-An array of each unit becomes one of the group, in which equal elements of its units are neighbours."""
+An array of each unit becomes one of the group, in which equal elements of its units are neighbours.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ def _places(group: Group, buffer: Buffer, index: Atom, lanes: int) -> list[Held]
         places = [_sum(group, held, step) for step in steps]
     else:
         parts = group.algebra.parts(held, lanes)
-        places = [Even(part) if part.lanes < group.width else Lines((part,)) for part in parts]
+        places = [_place(group, part) for part in parts]
     return [_own(group, buffer, place) for place in places] if buffer.space == "local" else places
+
+
+def _place(group: Group, part: Value) -> Held:
+    return Even(part) if part.lanes < group.width else Lines((part,))
 
 
 def _own(group: Group, buffer: Buffer, place: Held) -> Held:

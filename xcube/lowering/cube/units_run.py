@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xcube.errors import LoweringError
 from xcube.lowering.cube import ir, rebuild, units_memory, units_planes
 from xcube.lowering.cube.build import Builder, Value, Variable
-from xcube.lowering.cube.ir import Atom, Buffer, Name, Stmt, Type
+from xcube.lowering.cube.ir import Atom, Buffer, Name, Stmt
 from xcube.lowering.cube.units_analysis import has
 from xcube.lowering.cube.units_lines import Algebra, Even, Held, Lines, Spread
 
@@ -80,7 +80,7 @@ class Group:
         for number, s in enumerate(body):
             if (source := rebuild.source_of(s)) is not None:
                 self.build.source = source
-            _STATEMENTS[type(s)](self, s)
+            _STATEMENTS.get(type(s), Group.refuse)(self, s)
             self.cube.leave(self, s)
             rest = body[number + 1 :]
             if rest and self._left(s):
@@ -323,7 +323,7 @@ def _common(x: int, y: int) -> int:
 _NOTHING: Callable[[Any, Any], None] = lambda group, s: None  # noqa: E731
 
 _STATEMENTS: dict[type, Callable[[Any, Any], None]] = {
-    **{kind: Group.refuse for kind in (*ir.MATRIX, ir.Print, ir.Assert)},
+    **{kind: Group.refuse for kind in (*ir.MATRIX, *ir.TILE, ir.Print, ir.Assert)},
     **units_memory.STATEMENTS,
     ir.Let: Group.let,
     ir.Declare: Group.declare,

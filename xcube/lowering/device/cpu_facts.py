@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from xcube.lowering.device import cpu_tiles
 from xcube.lowering.device.base import Facts
 from xcube.lowering.device.cpu_code import Code
 from xcube.lowering.device.cpu_pool import available_cores
@@ -24,6 +25,7 @@ _NATIVE = {
     "gather": ("avx2", "sve"),
     "masked_store": ("avx2", "sve"),
 }
+_TILES = {"amx_bf16": ("amx-bf16",), "amx_int8": ("amx-int8",)}  # which take the system's leave
 
 
 def facts(name: str, code: Code, memory_bytes: int) -> Facts:
@@ -49,8 +51,14 @@ def _vector_bits(features: Mapping[str, bool]) -> int:
 
 
 def _native(features: Mapping[str, bool]) -> frozenset[str]:
+    found = _named(_NATIVE, features)
+    tiles = _named(_TILES, features)
+    return found | tiles if tiles and cpu_tiles.allowed() else found
+
+
+def _named(table: Mapping[str, Sequence[str]], features: Mapping[str, bool]) -> frozenset[str]:
     return frozenset(
-        word for word, names in _NATIVE.items() if any(features.get(name) for name in names)
+        word for word, names in table.items() if any(features.get(name) for name in names)
     )
 
 

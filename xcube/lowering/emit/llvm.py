@@ -14,6 +14,7 @@ from xcube.lowering.cube.ir import Atom, Buffer, Const, Kernel, Name, Type
 from xcube.lowering.emit.llvm_memory import Memory
 from xcube.lowering.emit.llvm_ops import operate
 from xcube.lowering.emit.llvm_text import Code, held, literal, size_of, stored
+from xcube.lowering.emit.llvm_tiles import Tiles
 from xcube.lowering.emit.walk import Emitter
 
 ARRAY_LIMIT = 512 * 1024  # bytes of a thread's stack that shared and local arrays may take
@@ -75,6 +76,7 @@ class _Module(Emitter):
         self.code = Code(target.native_half)
         self.code.here = "cube"
         self.memory = Memory(self.code, self.atom)
+        self.tiles = Tiles(name, self.code, self.atom)
         self.entry: list[str] = []  # allocas
         self.jumps: list[_Jumps] = []
         self.array_bytes = 0
@@ -87,7 +89,7 @@ class _Module(Emitter):
         if self.block(self.kernel.body):
             self.code.go("next")
         arguments = self._arguments()
-        parts = (*self._body(arguments), *self._door(arguments))
+        parts = (*self.tiles.globals(), *self._body(arguments), *self._door(arguments))
         return "\n".join((*parts, *self.code.declared.values(), *METADATA, ""))
 
     # values -----------------------------------------------------------------------------------
@@ -140,6 +142,9 @@ class _Module(Emitter):
                 "use smaller tiles."
             )
         self._room(f"%a{buffer.number}", f"[{buffer.size} x {stored(buffer.dtype)}]", ALIGNMENT)
+
+    def tile(self, statement: ir.Tile) -> None:
+        self.tiles.emit(statement)
 
     def _room(self, name: str, type: str, alignment: int) -> None:
         self.entry.append(f"  {name} = alloca {type}, align {alignment}")
@@ -235,6 +240,7 @@ class _Module(Emitter):
             f'define internal void @"{self.name}.body"({parameters}) nounwind {{',
             "entry:",
             *self.entry,
+            *self.tiles.prologue(),
             "  %some = icmp slt i64 %begin, %end",
             "  br i1 %some, label %cube, label %done",
             "cube:",
@@ -246,6 +252,7 @@ class _Module(Emitter):
             f"  br i1 %more, label %cube, label %done{LOOP}",
             "done:",
             *fence,
+            *self.tiles.epilogue(),
             "  ret void",
             "}",
         ]

@@ -38,6 +38,7 @@ class Emitter(ABC):
             ir.Print: self._words,
             ir.Assert: self._words,
             **dict.fromkeys(ir.MATRIX, self.matrix),
+            **dict.fromkeys(ir.TILE, self.tile),
         }
 
     def block(self, body: Iterable[Stmt]) -> bool:
@@ -103,6 +104,13 @@ class Emitter(ABC):
         raise LoweringError(
             f"emit: {type(statement).__name__} takes matrix units or asynchronous copies, which "
             f"{type(self).__module__} does not know; choose kernels by the device's features."
+        )
+
+    def tile(self, statement: ir.Tile) -> None:
+        """Emit what a unit does with its tiles, if the target has them."""
+        raise LoweringError(
+            f"emit: {type(statement).__name__} takes tiles, which {type(self).__module__} does not "
+            f"know; choose kernels by the device's features."
         )
 
     # hooks: variables -------------------------------------------------------------------------

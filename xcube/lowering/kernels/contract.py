@@ -19,7 +19,13 @@ from xcube import dtypes
 from xcube.ir import Aval, Equation, Jaxpr, Shape, Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
-from xcube.lowering.kernels import contract_matrix, contract_packed, contract_units, rows
+from xcube.lowering.kernels import (
+    contract_matrix,
+    contract_packed,
+    contract_tiles,
+    contract_units,
+    rows,
+)
 from xcube.lowering.kernels.contract_matrix import Sizes
 from xcube.lowering.kernels.contract_packed import choose, matmul, pack_a, pack_b
 from xcube.lowering.kernels.space import analyse
@@ -80,6 +86,10 @@ def _contraction(
     last = lhs.ndim - 1
     lies = Lies(last in lhs_free, last in lhs_contract, rhs.ndim - 1 in rhs_free)
     parts, inner = _parts(sizes, accumulator, facts), accumulator
+    tile = contract_tiles.choose(lhs.dtype, rhs.dtype, accumulator, sizes, facts)
+    if tile is not None and parts == 1 and _tiles(sizes, accumulator):
+        found = contract_tiles.product(a, b, tile, sizes, out.shape, kinds)
+        return [convert_element_type(found, out.dtype)]
     if (most := _exact_depth(lhs.dtype, rhs.dtype, accumulator, facts)) > 0:
         parts, inner = max(parts, math.ceil(sizes.depth / most)), np.dtype(np.float32)
     if parts > 1:
@@ -215,6 +225,8 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
         return _apart(group, facts, sources)
     if root.primitive is contract_matrix.matrix_product:
         return [contract_matrix.build(group, space, sources, facts)]
+    if root.primitive is contract_tiles.tile_product:
+        return [contract_tiles.Contraction(group, space, sources, facts).build()]
     template = (
         contract_packed.Contraction
         if root.params["tile"].units == 1
