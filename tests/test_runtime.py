@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import xcube
 import xcube.numpy as jnp
+from xcube import eager
 from xcube.errors import DeviceError
+from xcube.lowering.device import default_device
+from xcube.numpy import fused
 
 
 def test_the_default_device_is_listed() -> None:
@@ -18,6 +23,26 @@ def test_the_default_device_is_listed() -> None:
 def test_a_missing_kind_of_device_is_an_error() -> None:
     with pytest.raises(DeviceError, match=r"one of cpu, cuda; got 'abacus'"):
         xcube.devices("abacus")
+
+
+class Elsewhere:
+    """A device that is not this one; its buffers are."""
+
+    def from_host(self, array: np.ndarray) -> Any:
+        return default_device().from_host(array)
+
+
+def test_numbers_of_one_device_are_not_used_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = eager.operand(1.5), fused.number(1.5, np.dtype(np.float32))
+    other = Elsewhere()
+    for module in (eager, fused):
+        monkeypatch.setattr(module, "default_device", lambda: other)
+    there = eager.operand(1.5), fused.number(1.5, np.dtype(np.float32))
+    for one, two in zip(here, there, strict=True):
+        assert two._device is other
+        assert two.buffer is not one.buffer
+    eager.clear()
+    fused.clear()
 
 
 def test_values_go_to_the_device_and_back() -> None:

@@ -143,7 +143,8 @@ def operand(value: Any) -> DeviceArray:
     if isinstance(value, DeviceArray):
         return value
     atom = value if isinstance(value, Literal) else literal(value)
-    device, key = default_device(), (atom.aval, atom.value.tobytes())
+    device = default_device()
+    key = (device, atom.aval, atom.value.tobytes())
     if (buffer := _scalars.get(key)) is None:
         if len(_scalars) >= _SCALAR_LIMIT:
             _scalars.clear()

@@ -13,6 +13,7 @@ import numpy as np
 from xcube import config, dtypes, eager, tree
 from xcube.array import DeviceArray
 from xcube.ir import Aval, Jaxpr
+from xcube.lowering.device import default_device
 from xcube.numpy.operands import scalar
 from xcube.trace import EVAL, bind, current_trace, stage
 from xcube.transforms.call import jit_p
@@ -49,7 +50,7 @@ def number(value: Any, dtype: np.dtype) -> Any:
     numbers share, while tracing a scalar of the program."""
     if current_trace() is not EVAL:
         return scalar(value, dtype, True)
-    key = (value if value else repr(value), dtype)  # 0.0 and -0.0 are equal
+    key = (default_device(), value if value else repr(value), dtype)  # 0.0 and -0.0 are equal
     found = _scalars.get(key)
     if found is None:
         if len(_scalars) >= _SCALAR_LIMIT:
