@@ -23,15 +23,14 @@ def each(x: cube.Array[cube.i32], out: cube.Array, function: cube.comptime):
         out[i] = cube.i32(function(cube.i32(i), x, cube.i32(x.length)))
 
 
-def run(function: Any, x: np.ndarray = X, units: int = 4) -> list[int]:
-    out = ShapeDtypeStruct((len(x),), np.int32)
-    cubes = -(-len(x) // units)
-    return np.asarray(cube.interpret(each)[cubes, units](x, out, function)).tolist()
+def run(function: Any, kernel: Any, units: int) -> list[int]:
+    out = ShapeDtypeStruct((N,), np.int32)
+    return np.asarray(kernel[-(-N // units), units](X, out, function)).tolist()
 
 
-def python(function: Any, x: np.ndarray = X) -> list[int]:
-    values = x.tolist()
-    return [int(function.function(i, values, len(values))) for i in range(len(values))]
+def python(function: Any) -> list[int]:
+    values = X.tolist()
+    return [int(function.function(i, values, N)) for i in range(N)]
 
 
 # the functions --------------------------------------------------------------------------------
@@ -356,7 +355,10 @@ FUNCTIONS = [value for value in list(globals().values()) if type(value).__name__
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_a_kernel_does_what_python_does(function: Any) -> None:
-    assert run(function) == python(function)
+    expected = python(function)
+    assert run(function, cube.interpret(each), 4) == expected
+    assert run(function, each, 1) == expected
+    assert run(function, each, 4) == expected
 
 
 def statements(kernel: Any, *kinds: Any) -> list[Any]:

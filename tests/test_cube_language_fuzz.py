@@ -1,5 +1,5 @@
-"""Random structured programs: as Python, for every unit, and as kernels in the interpreter, they give
-the same numbers."""
+"""Random structured programs: as Python for every unit, and as kernels in the interpreter, they
+give the same numbers."""
 
 from __future__ import annotations
 
@@ -138,13 +138,14 @@ def made(text: str) -> Any:
     return cube.function(space["program"])
 
 
-def compare(text: str, x: np.ndarray) -> None:
+def compare(text: str, x: np.ndarray, *launchers: Any) -> None:
     each.known.clear()
     function = made(text)
     values = x.tolist()
     expected = [function.function(i, values, N) for i in range(N)]
-    out = cube.interpret(each)[2, 3](x, ShapeDtypeStruct((N,), np.int32), function)
-    assert np.asarray(out).tolist() == expected, text
+    for launcher in launchers:
+        out = launcher(x, ShapeDtypeStruct((N,), np.int32), function)
+        assert np.asarray(out).tolist() == expected, text
 
 
 X = st.lists(st.integers(-9, 9), min_size=N, max_size=N).map(lambda v: np.array(v, np.int32))
@@ -154,11 +155,18 @@ QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandom
 @settings(max_examples=60, **QUIET)  # type: ignore[arg-type]
 @given(programs(), X)
 def test_random_programs(text: str, x: np.ndarray) -> None:
-    compare(text, x)
+    compare(text, x, cube.interpret(each)[2, 3])
 
 
 @pytest.mark.slow
 @settings(max_examples=1500, **QUIET)  # type: ignore[arg-type]
 @given(programs(), X)
 def test_many_random_programs(text: str, x: np.ndarray) -> None:
-    compare(text, x)
+    compare(text, x, cube.interpret(each)[2, 3])
+
+
+@pytest.mark.slow
+@settings(max_examples=60, **QUIET)  # type: ignore[arg-type]
+@given(programs(), X)
+def test_random_programs_on_the_device(text: str, x: np.ndarray) -> None:
+    compare(text, x, each[6, 1], each[2, 3])

@@ -1,5 +1,5 @@
-"""Arrays, topology, planes, atomics, matrices and parameters of kernels in the interpreter; the same
-kernels launched, in programs, and with derivatives."""
+"""Arrays, topology, planes, atomics, matrices and parameters of kernels in the interpreter; kernels
+launched, in programs, and with derivatives."""
 
 from __future__ import annotations
 
@@ -59,10 +59,13 @@ VIEWS = {
     "empty": (lambda x: x[3:1], X[3:1]),
     "slice": (lambda x: x.slice(2, 4), X[2:4]),
     "of rows": (lambda x: x[2].view((2, 3), (3, 1)), X[2].reshape(2, 3)),
-    "windows": (lambda x: x[0].view((4, 3), (1, 1)), np.lib.stride_tricks.sliding_window_view(X[0], 3)),
+    "windows": (
+        lambda x: x[0].view((4, 3), (1, 1)),
+        np.lib.stride_tricks.sliding_window_view(X[0], 3),
+    ),
     "tile": (lambda x: x.tile((2, 3), (1, 1)), X[2:4, 3:6]),
     "turned tile": (lambda x: x.transposed().tile((3, 2), (0, 1)), X.T[:3, 2:4]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -173,8 +176,10 @@ def test_where_units_are(count: Any, dim: Any) -> None:
             absolute = np.multiply(cube_pos, dims) + unit_pos
             flat = number * math.prod(dims) + unit
             rows.append(
-                [*cube_pos, number, *unit_pos, unit, *counts, math.prod(counts), *absolute, flat]
-                + [*dims, math.prod(dims)]
+                (
+                    *(*cube_pos, number, *unit_pos, unit, *counts, math.prod(counts)),
+                    *(*absolute, flat, *dims, math.prod(dims)),
+                )
             )
     found = run(places, (count, dim), fresh(len(rows), 20, dtype=np.int32))
     assert found.tolist() == np.array(rows).tolist()
@@ -233,12 +238,21 @@ def test_planes() -> None:
         return np.repeat(values[:, None], 32, 1)
 
     expected = [
-        wide(rows.sum(1)), wide(rows.max(1) - rows.min(1)), np.ones((2, 32)), rows.cumsum(1),
-        rows.cumsum(1) - rows, wide(rows[:, 3]), rows[:, ::-1], rows[:, k ^ 1],
-        rows[:, np.where(k < 2, k, k - 2)], rows[:, np.where(k == 31, k, k + 1)],
-        wide(1.0 * (rows > 30).any(1)), wide(1.0 * (rows > 30).all(1)), np.tile(1.0 * (k == 0), (2, 1)),
+        wide(rows.sum(1)),
+        wide(rows.max(1) - rows.min(1)),
+        np.ones((2, 32)),
+        rows.cumsum(1),
+        rows.cumsum(1) - rows,
+        wide(rows[:, 3]),
+        rows[:, ::-1],
+        rows[:, k ^ 1],
+        rows[:, np.where(k < 2, k, k - 2)],
+        rows[:, np.where(k == 31, k, k + 1)],
+        wide(1.0 * (rows > 30).any(1)),
+        wide(1.0 * (rows > 30).all(1)),
+        np.tile(1.0 * (k == 0), (2, 1)),
         wide(np.arange(2)),
-    ]  # fmt: skip
+    ]
     np.testing.assert_array_equal(found, np.array(expected).reshape(14, 64))
     ballots = ((rows % 2 == 1) * (1 << k)).sum(1)
     np.testing.assert_array_equal(bits.reshape(2, 32), wide(ballots))
@@ -420,6 +434,22 @@ def test_a_launch_is_what_the_interpreter_gives() -> None:
     x, y = counting(7) / 7, counting(7)
     args = (x, y, fresh(7), 2.0)
     np.testing.assert_allclose(np.asarray(damped[7, 1](*args)), run(damped, (7, 1), *args), 1e-6)
+
+
+def test_prints_and_asserts(capsys: Any) -> None:
+    @cube.kernel
+    def loud(x: cube.Array, out: cube.Array):
+        i = cube.ABSOLUTE_POS
+        cube.debug_print("{} has {}", i, x[i])
+        assert x[i] < 3, "x is small"
+        out[i] = x[i]
+
+    assert np.asarray(loud[3, 1](counting(3), fresh(3))).tolist() == [0, 1, 2]
+    xcube.effects_barrier()
+    assert capsys.readouterr().out.splitlines() == [f"{i} has {i}.0" for i in range(3)]
+    with pytest.raises(AssertionError, match=r"x is small\. At test_cube_language_memory\.py:\d+"):
+        np.asarray(loud[2, 2](counting(4), fresh(4)))
+        xcube.effects_barrier()
 
 
 def test_kernels_in_programs() -> None:

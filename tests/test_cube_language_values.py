@@ -184,7 +184,7 @@ def test_functions_of_known_numbers_are_known(name: str) -> None:
         (lambda x, y: cube.select(x > y, x, 0), lambda x, y: np.where(x > y, x, 0)),
         (extremes, lambda x, y: np.maximum(np.maximum(x, y), 1) - np.minimum(x, y)),
     ],
-)  # fmt: skip
+)
 def test_functions_of_pairs(f: Any, expected: Any) -> None:
     x, y = (RANDOM.uniform(-5, 5, 30).astype(np.float32) for _ in range(2))
     with np.errstate(all="ignore"):
@@ -318,20 +318,23 @@ LINE = np.array([[3, -1, 2, 8], [0.5, 4, -4, 1], [7, 7, 1, 0]], np.float32)
         (lambda x, i: x.max() - x.min(), LINE.max(1) - LINE.min(1)),
         (lambda x, i: x[1] * 10 + x[-1], LINE[:, 1] * 10 + LINE[:, 3]),
         (lambda x, i: x[i], LINE[range(3), range(3)]),
-        (lambda x, i: x.with_lane(2, 50)[2] + x.with_lane(i, 9).sum(), 50 + LINE.sum(1) - LINE[range(3), range(3)] + 9),
+        (
+            lambda x, i: x.with_lane(2, 50)[2] + x.with_lane(i, 9).sum(),
+            50 + LINE.sum(1) - LINE[range(3), range(3)] + 9,
+        ),
         (lambda x, i: x.shuffle((3, 0))[0], LINE[:, 3]),
         (lambda x, i: x.dot(x + 1), (LINE * (LINE + 1)).sum(1)),
         (lambda x, i: x.magnitude(), np.linalg.norm(LINE, axis=1)),
         (lambda x, i: x.normalize()[0], LINE[:, 0] / np.linalg.norm(LINE, axis=1)),
         (lambda x, i: cube.f32((x > 0).any()) + cube.f32((x > -2).all()), 1.0 + (LINE > -2).all(1)),
         (lambda x, i: (x * x[0] + 1).sum(), (LINE * LINE[:, :1] + 1).sum(1)),
-        (lambda x, i: cube.line(x[0], 2, x.shuffle((1, 2)))[2] , LINE[:, 1]),
+        (lambda x, i: cube.line(x[0], 2, x.shuffle((1, 2)))[2], LINE[:, 1]),
         (lambda x, i: cube.full(4, 2.0).sum() + cube.exp(x * 0)[3], np.full(3, 9.0)),
         (lambda x, i: cube.select(x > 0, x, 0).sum(), np.maximum(LINE, 0).sum(1)),
         (lambda x, i: sum(v for v in x), LINE.sum(1)),
         (lambda x, i: cube.f32(cube.lane_numbers(4).sum()) + x.lanes, np.full(3, 10.0)),
     ],
-)  # fmt: skip
+)
 def test_lines(f: Any, expected: np.ndarray) -> None:
     out = ShapeDtypeStruct((3,), np.float32)
     found = cube.interpret(by_lines)[1, 3](LINE.ravel(), out, f)

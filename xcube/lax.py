@@ -53,6 +53,7 @@ from xcube.primitives import (
 )
 from xcube.trace import aval_of
 from xcube.transforms import collectives, parallel
+from xcube.transforms import fft as fourier
 from xcube.transforms import reduce_window as windowed
 from xcube.transforms.arguments import to_array
 from xcube.transforms.control import branches, fori, loops, mapping
@@ -378,6 +379,8 @@ reduce_or = _door(reductions.reduce_or)
 reduce_prod = _door(reductions.reduce_prod)
 reduce_sum = _door(shapes.reduce_sum)
 reduce_xor = _door(reductions.reduce_xor)
+fft = fourier.fft
+FftType = fourier.FftType
 reduce_window = windowed.reduce_window
 reduce_window_shape_tuple = windowed.reduce_window_shape_tuple
 

@@ -76,11 +76,12 @@ from __future__ import annotations
 
 import math
 
-from xcube.cube import functions, loops, parameters, values, views
+from xcube.cube import functions, parameters, ranges, values, views
 from xcube.cube.call import call as call
 from xcube.cube.comptime import device as device
 from xcube.cube.comptime import static_assert as static_assert
 from xcube.cube.derivative import differentiable as differentiable
+from xcube.cube.fast_division import FastDivmod as FastDivmod
 from xcube.cube.functions import acos as acos
 from xcube.cube.functions import acosh as acosh
 from xcube.cube.functions import asin as asin
@@ -139,7 +140,6 @@ from xcube.cube.functions import trunc as trunc
 from xcube.cube.interpret import interpret as interpret
 from xcube.cube.kernel import function as function
 from xcube.cube.kernel import kernel as kernel
-from xcube.cube.loops import unroll as unroll
 from xcube.cube.matrices import Matrix as Matrix
 from xcube.cube.matrices import accumulator as accumulator
 from xcube.cube.matrices import barriers as barriers
@@ -150,7 +150,6 @@ from xcube.cube.matrices import matrix_a as matrix_a
 from xcube.cube.matrices import matrix_b as matrix_b
 from xcube.cube.matrices import multiply_add as multiply_add
 from xcube.cube.matrices import wait_copies as wait_copies
-from xcube.cube.parameters import FastDivmod as FastDivmod
 from xcube.cube.parameters import lines as lines
 from xcube.cube.places import ABSOLUTE_POS as ABSOLUTE_POS
 from xcube.cube.places import CUBE_COUNT as CUBE_COUNT
@@ -160,6 +159,7 @@ from xcube.cube.places import PLANE_DIM as PLANE_DIM
 from xcube.cube.places import PLANE_POS as PLANE_POS
 from xcube.cube.places import UNIT_POS as UNIT_POS
 from xcube.cube.places import UNIT_POS_PLANE as UNIT_POS_PLANE
+from xcube.cube.ranges import unroll as unroll
 from xcube.cube.tune import tune as tune
 from xcube.cube.units import atomic_add as atomic_add
 from xcube.cube.units import atomic_and as atomic_and
@@ -204,7 +204,7 @@ all = functions.all_of
 any = functions.any_of
 max = functions.maximum
 min = functions.minimum
-range = loops.run_time_range
+range = ranges.run_time_range
 Array = parameters.ARRAY
 comptime = parameters.COMPTIME
 Tensor = parameters.TENSOR

@@ -13,7 +13,8 @@ from typing import Any
 
 from xcube.cube import functions
 from xcube.cube.branches import VALUE, Branches, Locals, Names, Side, join, truth
-from xcube.cube.loops import For, While, any_range
+from xcube.cube.loops import For, While
+from xcube.cube.ranges import any_range
 from xcube.cube.state import current, fail, region
 from xcube.cube.values import (
     Core,

@@ -130,9 +130,10 @@ def _pair(name: str, x: Any, y: Any) -> tuple[Value, Value]:
 
 
 def _extreme(name: str, known: Function, items: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    values: tuple[Any, ...] = items if len(items) > 1 else tuple(items[0])
+    first, *others = items
+    values: list[Any] = [first, *others] if others else list(first)
     if options or not any(isinstance(x, Operators) for x in values):
-        return known(*(items if len(items) > 1 else (values,)), **options)
+        return known(values, **options)
     numbers = [resolved(x) for x in values]
     found = numbers[0]
     for other in numbers[1:]:

@@ -30,6 +30,7 @@ class Kernel:
     options: Options
     expanded: Callable[..., Any]
     kinds: Mapping[str, Any]
+    signature: inspect.Signature
     known: dict[Request, Expansion] = field(default_factory=dict)
 
     @property
@@ -55,7 +56,7 @@ class Kernel:
         Raises TypeError if they do not fit the function.
         """
         try:
-            bound = inspect.signature(self.function).bind(*args, **named)
+            bound = self.signature.bind(*args, **named)
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}.{at_user_line()}") from None
         bound.apply_defaults()
@@ -145,8 +146,8 @@ def kernel(function: Any = None, *, checked: bool = True) -> Any:
             f"cube.kernel: what is decorated must be a function; got {type(function).__name__}."
             f"{at_user_line()} Write @cube.kernel above a def."
         )
-    expanded = rewritten(function, is_kernel=True)
-    return Kernel(function, Options(checked=checked), expanded, parameters.kinds(function))
+    expanded, kinds = rewritten(function, is_kernel=True), parameters.kinds(function)
+    return Kernel(function, Options(checked=checked), expanded, kinds, inspect.signature(function))
 
 
 @dataclass(frozen=True, eq=False)

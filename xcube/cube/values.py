@@ -14,12 +14,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from xcube import dtypes
 from xcube.cube import arithmetic
+from xcube.cube.operators import Operators
 from xcube.cube.state import current, fail
 from xcube.errors import DtypeError, KernelError, ShapeError
 from xcube.lowering.cube import build as cube_build
@@ -108,165 +109,45 @@ def dtype_of(given: Any) -> DType:
     return DTYPES[short]
 
 
-# operators ------------------------------------------------------------------------------------
+# values ---------------------------------------------------------------------------------------
 
 
-class Operators:
-    """Python's operators for what stands for a run-time number."""
+class Numeric(Operators):
+    """What stands for a number: its operators follow the rules below."""
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
-        return binary("+", self, other)
+    def operate(self, symbol: str, first: Any, second: Any) -> Any:
+        """See `binary`."""
+        return binary(symbol, first, second)
 
-    def __radd__(self, other: Any) -> Any:
-        return binary("+", other, self)
+    def changed(self, symbol: str) -> Any:
+        """See `unary`."""
+        return unary(symbol, self)
 
-    def __sub__(self, other: Any) -> Any:
-        return binary("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return binary("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return binary("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return binary("*", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return binary("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return binary("/", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return binary("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return binary("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return binary("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return binary("%", other, self)
-
-    def __divmod__(self, other: Any) -> Any:
-        return binary("//", self, other), binary("%", self, other)
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return binary("//", other, self), binary("%", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return binary("**", self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return binary("**", other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return binary("&", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return binary("&", other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return binary("|", self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return binary("|", other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return binary("^", self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return binary("^", other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return binary("<<", self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return binary("<<", other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return binary(">>", self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return binary(">>", other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return binary("<", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return binary("<=", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return binary(">", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return binary(">=", self, other)
-
-    def __eq__(self, other: object) -> Any:
-        return binary("==", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return binary("!=", self, other)
-
-    def __neg__(self) -> Any:
-        return unary("-", self)
-
-    def __pos__(self) -> Any:
+    def given(self) -> Any:
+        """See `resolved`."""
         return resolved(self)
 
-    def __invert__(self) -> Any:
-        return unary("~", self)
-
-    def __abs__(self) -> Any:
-        return unary("abs", self)
-
-    def __round__(self, digits: int | None = None) -> Any:
-        if digits is not None:
-            fail(KernelError, "round: digits must not be given", f"{digits}", "Scale the number.")
-        return unary("round", self)
-
-    def __hash__(self) -> int:
-        _refuse(self, "a key of a dict or set", "Use an array, or a comptime number as the key.")
-
-    def __bool__(self) -> bool:
-        return bool(_comptime(self, "true or false", "Decorate the function with @cube.function."))
-
-    def __index__(self) -> int:
-        return int(_comptime(self, "a Python int", "Use a comptime number, or cube.range."))
-
-    def __int__(self) -> int:
-        return int(_comptime(self, "a Python int", "Cast it: x.cast(cube.i32)."))
-
-    def __float__(self) -> float:
-        return float(_comptime(self, "a Python float", "Use cube.sqrt and its like, or a cast."))
-
-    def __format__(self, spec: str) -> str:
-        _refuse(self, "text", 'Print at run time: cube.debug_print("{}", x).')
+    def known(self, what: str, way: str) -> Number:
+        """The Python number."""
+        value = resolved(self)
+        found = value.core.constant if isinstance(value, Value) else value
+        if found is None:
+            must = f"cube: what is {what} at expansion must be known there"
+            fail(KernelError, must, f"{typed(self)}, a run-time value", way)
+        return found
 
     def __iter__(self) -> Iterator[Any]:
         value = resolved(self)
         if not isinstance(value, Value) or value.lanes == 1:
-            _refuse(self, "unpacked or walked through", "Index an array, or walk through a line.")
+            way = "Index an array, or walk through a line."
+            return iter((self.known("unpacked or walked through", way),))
         return iter([value[lane] for lane in range(value.lanes)])
 
 
-def _comptime(self: Any, what: str, way: str) -> Number:
-    value = resolved(self)
-    known = value.core.constant if isinstance(value, Value) else value
-    return _refuse(self, what, way) if known is None else known
-
-
-def _refuse(self: Any, what: str, way: str) -> NoReturn:
-    must = f"cube: what is {what} at expansion must be known there"
-    fail(KernelError, must, f"{typed(self)}, a run-time value", way)
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Value(Operators):
+class Value(Numeric):
     """A scalar (one lane) or a line of numbers known only when the kernel runs; `natural`: it is
     evidently not below zero. `weak`: it began as a Python number, whose dtype is still open; takes
     the dtype that it turns out to have."""
@@ -375,7 +256,7 @@ class Value(Operators):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Undefined(Operators):
+class Undefined(Numeric):
     """What a name stands for where it has no value on some path."""
 
     name: str
@@ -391,7 +272,7 @@ class Undefined(Operators):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Symbol(Operators):
+class Symbol(Numeric):
     """A number that is asked for when it is used: a place in the topology, a size of an array."""
 
     name: str

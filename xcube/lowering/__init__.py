@@ -21,7 +21,7 @@ from xcube.lowering.cube.ir import Kernel
 from xcube.lowering.cube.text import text as kernel_text
 from xcube.lowering.device.base import Buffer, Device, Facts, Launch
 from xcube.lowering.device.base import Executable as Linked
-from xcube.lowering.kernels import attention, attention_matrix, contract, convolve
+from xcube.lowering.kernels import attention, attention_matrix, contract, convolve, fft
 from xcube.lowering.program import Program, plan
 from xcube.lowering.simplify import simplify
 
@@ -90,7 +90,7 @@ def lower(
 
 def _expanded(eqn: Equation, facts: Facts) -> Jaxpr | None:
     """What stands for an equation on a device, where that is not for all devices to know."""
-    for family in (contract, convolve, attention, attention_matrix, split):
+    for family in (contract, convolve, attention, attention_matrix, fft, split):
         if (found := family.expand(eqn, facts)) is not None:
             return found
     return None

@@ -11,7 +11,7 @@ import numpy as _np
 
 from xcube import eager
 from xcube.array import Array as ndarray
-from xcube.numpy import linalg
+from xcube.numpy import fft, linalg
 from xcube.numpy.choice import (
     choose,
     piecewise,

@@ -13,10 +13,13 @@ from xcube.lowering.kernels import (
     attention_matrix,
     contract,
     contract_direct,
+    contract_tiles_pack,
     convolve,
+    convolve_apart,
     convolve_swept,
     cube,
     cumulative,
+    fft,
     loops,
     repeats,
     rows,
@@ -33,6 +36,7 @@ TEMPLATES: dict[str, Template] = {
     "map": rows.build,
     "rows": contract_direct.build,
     "matmul": contract.build,
+    "turn_words": contract_tiles_pack.build,
     "attention_matrix": attention_matrix.build,
     "cumulative": cumulative.build,
     "sort": sort.build,
@@ -43,6 +47,8 @@ TEMPLATES: dict[str, Template] = {
     "window": window.build,
     "convolve": convolve.build,
     "convolve_swept": convolve_swept.build,
+    "fft": fft.build,
+    "convolve_apart": convolve_apart.build,
 }
 
 
