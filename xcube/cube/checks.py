@@ -41,7 +41,7 @@ def kernel_of(call: Call) -> Kernel:
 
 @dataclass(frozen=True)
 class Report:
-    """Reads the record of a call: prints, and raises what it says. `source`: where the launch is."""
+    """Reads the record of a call: prints, and raises what it says. `source`: its launch."""
 
     call: Call
     source: Source | None

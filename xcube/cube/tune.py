@@ -70,6 +70,8 @@ tune.clear = races.winners.clear  # type: ignore[attr-defined]
 class Tuned:
     """A function and the configs it may be called with; made by `tune`."""
 
+    __name__: str
+
     def __init__(
         self,
         fun: Callable[..., Any],

@@ -42,7 +42,6 @@ class Group:
         names = list(dict.fromkeys(eqn.primitive.name for eqn in reversed(self.members)))
         return "_".join([self.family, *(n.replace("-", "_") for n in names[:4])])
 
-
     def program(self) -> Jaxpr:
         """The group alone: what it reads are the inputs."""
         inputs: dict[Var, None] = {}

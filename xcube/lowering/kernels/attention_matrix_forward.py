@@ -265,7 +265,9 @@ class _Weights:
         heads = kernel.arguments.scalar("heads", kernel.shape[2])
         line = line.cast(kernel.dtype)
         store_rows(kernel.out, place, self.row, self.column, line, rows, heads)
-        logarithms = (cube_math.apply(b, "log2", total) + self.most.get()) * (1 / LOG2_E)
+        exponents = cube_math.apply(b, "log2", total)
+        assert isinstance(exponents, Value), "of real numbers"
+        logarithms = (exponents + self.most.get()) * (1 / LOG2_E)
         for half in range(2):
             row = self.row + half * 8
             with b.when((row < rows) & (self.unit % 4).eq(0)):
