@@ -42,7 +42,8 @@ def cases() -> list[Case]:
     return [
         *found,
         *(_narrow(dtype, n) for dtype in ("bfloat16", "float16") for n in (512, 1024)),
-        *(_bytes(n) for n in (512, 1024)),
+        *(_narrow("bfloat16", n) for n in (256, 2048)),
+        *(_bytes(n) for n in (256, 512, 1024, 2048)),
     ]
 
 

@@ -30,6 +30,8 @@ from xcube.lowering.cube.text import text
 from xcube.lowering.device import cpu_facts, cpu_tiles
 from xcube.lowering.device.cpu import device
 from xcube.lowering.emit import cuda, llvm
+from xcube.lowering.kernels import contract_tiles_pack
+from xcube.trace import bind
 
 Array = np.ndarray[Any, Any]
 TILES = frozenset({"amx_bf16", "amx_int8"})
@@ -135,7 +137,7 @@ def test_kernels_without_tiles_know_nothing_of_them() -> None:
 
 
 def test_other_devices_refuse_tiles() -> None:
-    with pytest.raises(LoweringError, match="LoadTile takes tiles, which .*cuda does not know"):
+    with pytest.raises(LoweringError, match=r"LoadTile takes tiles, which .*cuda does not"):
         cuda.emit(one_product(("i8", "i8")))
 
 
@@ -233,13 +235,32 @@ def kernels(function: Callable[..., Any], *arrays: Array, **facts: Any) -> list[
     return [text(kernel) for kernel in program.kernels]
 
 
+@pytest.mark.parametrize("least", [0, 1 << 20], ids=["turned", "by maps"])
 @pytest.mark.parametrize("letters", LAYOUTS[:4])
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
-def test_contractions_in_the_interpreter(dtype: np.dtype, letters: str) -> None:
+def test_contractions_in_the_interpreter(
+    dtype: np.dtype, letters: str, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract_tiles_pack, "LEAST", least)
     a, b = sides(letters, {"m": 37, "k": 67, "n": 41}, dtype)
     jaxpr = xcube.make_jaxpr(product(letters, dtype))(a, b)
     (found,) = run(jaxpr, [a, b], features=TILES)
     np.testing.assert_array_equal(found, exact(letters, a, b))
+
+
+@on_tiles
+@pytest.mark.parametrize("lines", [16, 32])
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_turned_blocks_are_those_of_maps(dtype: np.dtype, lines: int) -> None:
+    x, pack = jnp.asarray(numbers(dtype, 2, 201, 333)), contract_tiles_pack
+    maps = bind(pack.pack_lines, x, lines=lines), bind(pack.pack_words, x, lines=lines)
+    turned = pack.lines_of(x, lines, deep=False), pack.words_of(x, lines, deep=True)
+    for way, other in zip(maps, turned, strict=True):
+        np.testing.assert_array_equal(np.asarray(way), np.asarray(other))
+    panel = np.asarray(maps[0])[1, 1, 0]  # of 64 bytes, word by word
+    words = np.asarray(maps[1])[1, 1, 0]
+    np.testing.assert_array_equal(panel, np.asarray(x)[1, lines : 2 * lines, : panel.shape[-1]])
+    np.testing.assert_array_equal(panel.view(np.uint32).T, words)
 
 
 def test_blocks_of_the_depth_in_the_interpreter() -> None:

@@ -285,3 +285,23 @@ def test_masked_loads_of_inputs_are_built_once():
     mask = build.lane(4) < count
     assert build.load(x, 0, 4, mask).atom == build.load(x, 0, 4, mask).atom
     assert build.load(x, 0, 4).atom != build.load(x, 0, 4, mask).atom
+
+
+def test_text_of_what_units_do_together():
+    build = Builder("together", (32, 1, 1))
+    data, unit = build.buffer("i32", "inout"), build.place("unit_pos.x")
+    total = build.plane("sum", build.load(data, unit))
+    far = build.plane("shuffle_xor", total, 16)
+    build.compare_exchange(data, 0, total, far)
+    build.atomic("load", data, 1)
+    build.check(far > 0, "{} is none", far)
+    build.print("it's {}", unit)
+    assert text(build.finish()).split("\n")[3:-1] == [
+        "  %2:i32 = plane sum %1",
+        "  %3:i32 = plane shuffle_xor %2, 16",
+        "  %4:i32 = compare_exchange b0[0], %2, %3",
+        "  %5:i32 = atomic load b0[1], 0:i32",
+        "  %6:bool = gt %3, 0:i32",
+        "  assert %6 '{} is none', %3",
+        '  print "it\'s {}", %0',
+    ]

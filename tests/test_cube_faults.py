@@ -13,6 +13,7 @@ from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.check import check
 from xcube.lowering.cube.interpreter import interpret
 from xcube.lowering.cube.ir import Buffer, Const, Kernel, Let, Name, Type
+from xcube.lowering.cube.text import text
 
 IN, OUT = Buffer(0, "f32"), Buffer(1, "f32", access="out")
 ARRAY = Buffer(0, "f32", "shared", "inout", 8)
@@ -121,6 +122,31 @@ MALFORMED = {
     "an array must be allocated once": (ir.Allocate(ARRAY), ir.Allocate(ARRAY)),
     "atomic and must have a dtype of": (ir.Atomic(F, "and", OUT, ZERO, real(1.0)),),
     "an atomic gives f32; got f64": (ir.Atomic(name(0, "f64"), "add", OUT, ZERO, real(1.0)),),
+    "a value to exchange must be f32; got bool": (
+        ir.CompareExchange(F, OUT, ZERO, real(1.0), TRUE),
+    ),
+    "an exchange gives f32; got f64": (
+        ir.CompareExchange(name(0, "f64"), OUT, ZERO, real(1.0), real(2.0)),
+    ),
+    "an operation of planes must be in the table; got 'total'": (
+        ir.Plane(F, "total", real(1.0)),
+    ),
+    "plane ballot must have a dtype of bool; got f32": (ir.Plane(F, "ballot", real(1.0)),),
+    "the result of plane ballot must be u32; got bool": (
+        ir.Plane(name(0, "bool"), "ballot", TRUE),
+    ),
+    "plane shuffle must have the number of a unit; got none": (
+        ir.Plane(F, "shuffle", real(1.0)),
+    ),
+    "the number of a unit must be index; got f32": (
+        ir.Plane(F, "shuffle", real(1.0), real(2.0)),
+    ),
+    "plane sum must have no second operand": (ir.Plane(F, "sum", real(1.0), ZERO),),
+    "what is asserted must be bool; got f32": (ir.Assert(real(1.0), "so"),),
+    "a text must have a place for each value; 2 for 1": (ir.Print("{} {}", (ZERO,)),),
+    "a text must have places of the form {} alone; got '{0:x}'": (ir.Print("{0:x}", (ZERO,)),),
+    "a text must have places of the form {};": (ir.Print("{", ()),),
+    "a value in a text must have 1 lane; got f32x2": (ir.Print("{}", (real(1.0, 2),)),),
     "break must be inside a loop": (ir.If(TRUE, (ir.Break(),)),),
     "continue must be inside a loop": (ir.Continue(),),
     "the condition of an if must be bool; got f32": (ir.If(real(1.0), ()),),
@@ -190,6 +216,12 @@ def test_sync_is_well_formed_where_all_units_agree():
     inside = ir.If(name(1, "bool"), (ir.Sync(),))
     check(kernel(row, FIRST, inside, dim=(4, 1, 1)))
     check(kernel(UNIT, FIRST, inside, dim=(1, 4, 1)))
+
+
+def test_an_atomic_load_needs_no_leave_to_write():
+    check(kernel(ir.Atomic(F, "load", IN, ZERO, real(0.0))))
+    with pytest.raises(KernelError, match='access "in" must not be written'):
+        check(kernel(ir.Atomic(F, "store", IN, ZERO, real(0.0))))
 
 
 # interpreter: faults ------------------------------------------------------------------------------
@@ -394,3 +426,41 @@ def test_cube_count_has_one_to_three_sizes():
     build, _, _ = writer()
     with pytest.raises(KernelError, match="cube_count must be 1 to 3 sizes"):
         interpret(build.finish(), (1, 1, 1, 1), [floats(1)])
+
+
+# planes, sources ----------------------------------------------------------------------------------
+
+
+def test_a_plane_that_part_of_it_misses():
+    build = Builder("missing", (40, 1, 1))
+    with build.when(build.place("unit_pos.x") < 35):
+        build.plane("sum", build.constant(1, "i32"))
+    assert "all units of a set of 32 must meet here; unit (35, 0, 0) ended" in fault(build)
+
+
+def test_a_broadcast_of_more_than_one_unit():
+    build = Builder("several", (4, 1, 1))
+    build.plane("broadcast", build.constant(1, "i32"), build.place("unit_pos.x") // 2)
+    assert "a broadcast must be of one unit; got [0, 1]" in fault(build)
+
+
+def test_a_fault_names_the_users_line():
+    build = Builder("outside")
+    build.source = "user.py:12"
+    build.store(build.buffer("f32", "out"), 3, build.constant(1, "f32"))
+    message = fault(build, np.zeros(2, np.float32))
+    assert "got 3 in lane 0. At user.py:12. At unit (0, 0, 0)" in message
+
+
+def test_sources_are_no_part_of_a_kernel():
+    kernels = []
+    for source in (None, "user.py:1"):
+        build = Builder("same")
+        build.source = source
+        out = build.buffer("f32", "out")
+        with build.when(build.place("cube_pos.x") < 3):
+            build.store(out, 0, build.constant(1, "f32"))
+        kernels.append(build.finish())
+    assert kernels[0] == kernels[1] and hash(kernels[0]) == hash(kernels[1])
+    assert text(kernels[0]) == text(kernels[1])
+    assert kernels[1].body[-1].source == "user.py:1"

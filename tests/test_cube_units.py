@@ -36,7 +36,7 @@ def agree(
     check(kernel)
     expected = [array.copy() for array in buffers]
     interpret(kernel, cubes, expected, scalars)
-    for width in WIDTHS[: 1 if has(kernel.body, ir.Plane) else None]:
+    for width in WIDTHS[: 1 if has(kernel.body, ir.Plane, ir.MultiplyMatrices) else None]:
         one = one_unit(kernel, width)
         check(one)
         found = [array.copy() for array in buffers]
@@ -302,6 +302,29 @@ def test_copies_on_their_way_are_done_at_once() -> None:
     found = agree(build.finish(), [x, np.zeros(32, np.float32)])
     wanted = np.where(np.arange(32) < 24, x, 0).reshape(8, 4)[::-1]
     np.testing.assert_array_equal(found[1].reshape(8, 4), wanted)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_matrix_units(dtype: str, transposed: bool) -> None:
+    """Fragments of two planes, loaded and multiplied."""
+    build, deep = Builder("matrices", (32, 2, 1)), matrix.depth(dtype)
+    size = matrix.LINES * matrix.width(dtype)
+    data, out = build.buffer(dtype), build.buffer("f32", "inout")
+    rows, unit = build.shared(dtype, 6 * size), build.place("unit_pos.x")
+    for at in build.range(grid(build)[0], 6 * size, 64):
+        build.store(rows, at, build.load(data, at))
+    build.sync()
+    start = (unit % 16) * matrix.width(dtype)
+    left = matrix.load_matrices(build, rows, unit * matrix.width(dtype), 4)
+    shift = transposed and dtype != "f32"  # pairs of 16 bits change places
+    right = matrix.load_matrices(build, rows, start + 4 * size, 2, shift)
+    total = build.load(out, unit * 4 + build.place("unit_pos.y") * 128, 4)
+    found = matrix.multiply(build, left, right, total)
+    build.store(out, unit * 4 + build.place("unit_pos.y") * 128, found)
+    x, y = numbers(6 * size).astype(NUMPY[dtype]), numbers(256, "float32")
+    assert deep * 16 == 4 * size
+    agree(build.finish(), [x, y])
 
 
 # planes -------------------------------------------------------------------------------------------

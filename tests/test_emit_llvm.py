@@ -850,12 +850,13 @@ def test_variables_of_every_dtype() -> None:
 # faults -------------------------------------------------------------------------------------------
 
 
-def test_what_takes_matrix_units_is_refused() -> None:
-    build = Builder("wide", (32, 1, 1))
-    build.source = "wide.py:7"
-    rows = build.shared("bf16", 512)
-    matrix.load_matrices(build, rows, build.place("unit_pos.x") * 16, 4)
-    rule = r"wide: LoadMatrices .* the CPU has no form for\. .*features"
+def test_what_takes_groups_is_refused() -> None:
+    build = Builder("wide", (128, 1, 1))
+    rows = build.shared("bf16", 64 * 64)
+    panel = matrix.panel(build, rows, 0, True)
+    sums = build.variable(build.constant(0, "f32", 32))
+    matrix.multiply_panels(build, sums, panel, panel, 1, build.constant(True, "bool"))
+    rule = r"wide: MultiplyPanels takes what the CPU has no form for: .*features"
     with pytest.raises(errors.LoweringError, match=rule):
         emit(build.finish())
 

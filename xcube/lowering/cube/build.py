@@ -362,8 +362,8 @@ class Builder:
     ) -> Value:
         """Replace an element if it is what is expected; gives the old value."""
         name, at = self._name(Type(buffer.dtype)), self._index(index).atom
-        pair = [self._element(buffer, operand).atom for operand in (expected, value)]
-        self._emit(ir.CompareExchange(name, buffer, at, *pair, self.source))
+        old, new = (self._element(buffer, operand).atom for operand in (expected, value))
+        self._emit(ir.CompareExchange(name, buffer, at, old, new, self.source))
         return Value(name, self)
 
     def _element(self, buffer: Buffer, value: Operand) -> Value:

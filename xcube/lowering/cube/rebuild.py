@@ -107,9 +107,11 @@ class Rebuilder:
     def allocate(self, s: ir.Allocate) -> None:
         old = s.buffer
         over = None if old.over is None else self.memories["shared", old.over]
-        make = self.build.local if old.space == "local" else self.build.shared
-        extra = () if old.space == "local" else (over,)
-        self.memories[old.space, old.number] = make(old.dtype, old.size, *extra)
+        if old.space == "local":
+            array = self.build.local(old.dtype, old.size)
+        else:
+            array = self.build.shared(old.dtype, old.size, over)
+        self.memories[old.space, old.number] = array
 
     def copy(self, s: Stmt) -> None:
         """The statement with its operands replaced, and with new names for what it defines."""

@@ -40,7 +40,7 @@ def one_unit(kernel: Kernel, width: int = WIDTH) -> Kernel:
 
 
 def _width(kernel: Kernel, width: int) -> int:
-    if has(kernel.body, ir.Plane, ir.SyncPlane):
+    if has(kernel.body, ir.Plane, ir.SyncPlane, ir.LoadMatrices, ir.MultiplyMatrices):
         return ir.PLANE
     return 1 if _waits(kernel) else width
 

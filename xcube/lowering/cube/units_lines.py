@@ -82,7 +82,7 @@ class Algebra:
         if isinstance(held, Lines):
             return list(held.parts)
         if isinstance(held, Spread):
-            return [self.build.splat(held.base, self.width) + self._constants(held.offsets)]
+            return [self.build.splat(held.base, self.width) + self.constants(held.offsets)]
         value = held.value
         if value.constant is not None:
             return [self.build.constant(value.constant, value.dtype)] * lanes
@@ -96,9 +96,10 @@ class Algebra:
         """The line of a unit's scalar."""
         return self.lines(held, 1)[0]
 
-    def _constants(self, offsets: tuple[int, ...]) -> Value:
+    def constants(self, offsets: Sequence[int]) -> Value:
+        """A line of indices, one for each unit."""
         step = offsets[1] - offsets[0]
-        if offsets == tuple(offsets[0] + step * k for k in range(self.width)):
+        if tuple(offsets) == tuple(offsets[0] + step * k for k in range(self.width)):
             return self.build.lane(self.width) * step + offsets[0]
         return self.build.join([self.build.constant(offset, "index") for offset in offsets])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xcube.errors import LoweringError
-from xcube.lowering.cube import ir, rebuild, units_memory, units_planes
+from xcube.lowering.cube import ir, rebuild, units_matrix, units_memory, units_planes
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.ir import Atom, Buffer, Name, Stmt
 from xcube.lowering.cube.units_analysis import has
@@ -309,9 +309,9 @@ class Group:
 
     def refuse(self, s: Stmt) -> None:
         raise LoweringError(
-            f"{self.cube.kernel.name}: {type(s).__name__} takes matrix units or speaks to people, "
-            f"which the CPU has no form for.{rebuild.at_source(s)} Choose kernels by the device's "
-            f"features."
+            f"{self.cube.kernel.name}: {type(s).__name__} takes what the CPU has no form for: "
+            f"boxes, barriers in memory and groups, or words to people.{rebuild.at_source(s)} "
+            f"Choose kernels by the device's features."
         )
 
 
@@ -325,6 +325,7 @@ _NOTHING: Callable[[Any, Any], None] = lambda group, s: None  # noqa: E731
 _STATEMENTS: dict[type, Callable[[Any, Any], None]] = {
     **{kind: Group.refuse for kind in (*ir.MATRIX, *ir.TILE, ir.Print, ir.Assert)},
     **units_memory.STATEMENTS,
+    **units_matrix.STATEMENTS,
     ir.Let: Group.let,
     ir.Declare: Group.declare,
     ir.Assign: Group.assign,

@@ -88,7 +88,8 @@ def _contraction(
     parts, inner = _parts(sizes, accumulator, facts), accumulator
     tile = contract_tiles.choose(lhs.dtype, rhs.dtype, accumulator, sizes, facts)
     if tile is not None and parts == 1 and _tiles(sizes, accumulator):
-        found = contract_tiles.product(a, b, tile, sizes, out.shape, kinds)
+        deep = not lies.rows, not lies.columns
+        found = contract_tiles.product(a, b, deep, tile, sizes, out.shape, kinds)
         return [convert_element_type(found, out.dtype)]
     if (most := _exact_depth(lhs.dtype, rhs.dtype, accumulator, facts)) > 0:
         parts, inner = max(parts, math.ceil(sizes.depth / most)), np.dtype(np.float32)

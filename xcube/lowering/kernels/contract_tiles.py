@@ -1,10 +1,8 @@
 """Contractions of bf16 or bytes on the tiles of a processor (`cube/tiles.py`).
 
-Operands are packed by ordinary maps, so whatever produces them fuses into the packing: the left one
-to [batch, panel of rows, 64 bytes of the depth, row, element], the right one to words of 32 bits
-with neighbours along the depth, [batch, panel of columns, 64 bytes of the depth, word, column]. A
-register tile is up to two tiles down and two across, which multiply each other; the frame around
-it is that of `contract_blocks`. Sums are f32 or i32.
+Operands are packed (`contract_tiles_pack`), the left one to lines along the depth, the right one
+to words along it. A register tile is up to two tiles down and two across, which multiply each
+other; the frame around it is that of `contract_blocks`. Sums are f32 or i32.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from xcube.lowering.cube.build import Value
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.contract_blocks import Blocks, Frame
 from xcube.lowering.kernels.contract_matrix import Sizes
-from xcube.lowering.kernels.contract_packed import padded
+from xcube.lowering.kernels.contract_tiles_pack import lines_of, words_of
 from xcube.lowering.kernels.space import Space
-from xcube.primitives.lowered import Element, Template
+from xcube.primitives.lowered import Template
 from xcube.trace import bind
 
 ACROSS = 2  # tiles of sums side by side
@@ -81,46 +79,19 @@ def choose(
     return Tile(kinds, 1 if sizes.rows <= tiles.ROWS else 2, facts.lanes(tiles.WORD))
 
 
-def product(a: Any, b: Any, tile: Tile, sizes: Sizes, shape: Shape, kinds: tuple[str, ...]) -> Any:
-    """a[batch, rows, depth], b[batch, columns, depth] -> sums."""
-    left, right = bind(pack_left, a, tile=tile), bind(pack_right, b, tile=tile)
+def product(
+    a: Any,
+    b: Any,
+    deep: tuple[bool, bool],
+    tile: Tile,
+    sizes: Sizes,
+    shape: Shape,
+    kinds: tuple[str, ...],
+) -> Any:
+    """a[batch, rows, depth], b[batch, columns, depth] -> sums; `deep`: whether neighbours of either
+    lie along the depth."""
+    left, right = lines_of(a, tile.rows, deep[0]), words_of(b, tile.columns, deep[1])
     return bind(tile_product, left, right, tile=tile, sizes=sizes, shape=shape, kinds=kinds)
-
-
-# packing ------------------------------------------------------------------------------------------
-
-
-def _pack_left_shape(x: Aval, *, tile: Tile) -> Aval:
-    batch, length, depth = x.shape
-    panels, steps = math.ceil(length / tile.rows), math.ceil(depth / tile.width)
-    return Aval((batch, panels, steps, tile.rows, tile.width), x.dtype)
-
-
-def _pack_left_element(e: Any, index: Any, *, tile: Tile) -> Any:
-    batch, panel, step, row, k = index
-    dtype = e.inputs[0].dtype
-    return padded(e, batch, panel * tile.rows + row, step * tile.width + k, dtype)
-
-
-def _pack_right_shape(x: Aval, *, tile: Tile) -> Aval:
-    batch, length, depth = x.shape
-    panels, steps = math.ceil(length / tile.columns), math.ceil(depth / tile.width)
-    return Aval((batch, panels, steps, tiles.WORDS, tile.columns), np.dtype(np.uint32))
-
-
-def _pack_right_element(e: Any, index: Any, *, tile: Tile) -> Any:
-    batch, panel, step, word, column = index
-    dtype = e.inputs[0].dtype
-    count = tiles.word(tile.kinds[1])
-    first = step * tile.width + word * count
-    unsigned, whole = np.dtype(f"u{dtype.itemsize}"), np.dtype(np.uint32)
-    found = e.constant(0, whole)
-    for number in range(count):
-        part = padded(e, batch, panel * tile.columns + column, first + number, dtype)
-        bits = e.cast(e.bitcast(part, unsigned), whole)
-        shift = e.constant(8 * dtype.itemsize * number, whole)
-        found = e.apply("or", found, e.apply("shl", bits, shift)) if number else bits
-    return found
 
 
 def _product_shape(
@@ -129,8 +100,6 @@ def _product_shape(
     return Aval(shape, dtypes.BY_SHORT[tile.sums])
 
 
-pack_left = Primitive("pack_left", _pack_left_shape, lower=Element(_pack_left_element))
-pack_right = Primitive("pack_right", _pack_right_shape, lower=Element(_pack_right_element))
 tile_product = Primitive("tile_product", _product_shape, lower=Template("matmul"))
 
 
