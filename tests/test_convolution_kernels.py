@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from ops_convolution import convolve
+from ops_convolution import convolve as oracle
 from run_program import Pretended, run
 
 import xcube
 import xcube.numpy as jnp
 from xcube import lax
 from xcube.lowering import lower
+from xcube.lowering.kernels import convolve
 from xcube.transforms.jit import make_jaxpr
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +29,7 @@ EDGES: dict[str, tuple[Any, Any, Any, Any, dict[str, Any]]] = {
     "one line": ((1, 8, 3, 40), (64, 8, 3, 3), (1, 1), ((0, 0), (1, 1)), {}),
     "few outputs": ((2, 8, 17, 16), (5, 8, 3, 3), (1, 1), "same", {}),
     "ragged panels": ((1, 7, 12, 13), (67, 7, 3, 3), (1, 1), "same", {}),
-    "blocks of channels": ((1, 131, 7, 8), (33, 131, 3, 3), (1, 1), "same", {}),
+    "blocks of channels": ((1, 261, 7, 8), (33, 261, 3, 3), (1, 1), "same", {}),
     "one channel": ((2, 1, 20, 20), (8, 1, 5, 5), (1, 1), "same", {}),
     "strides": ((2, 3, 30, 29), (64, 3, 7, 7), (2, 2), "same", {}),
     "strides that differ": ((2, 8, 11, 19), (12, 8, 3, 5), (1, 3), "same", {}),
@@ -38,10 +40,24 @@ EDGES: dict[str, tuple[Any, Any, Any, Any, dict[str, Any]]] = {
     "one dimension": ((3, 8, 101), (24, 8, 5), (2,), "same", {}),
     "three dimensions": ((2, 6, 5, 6, 7), (16, 6, 3, 2, 3), (2, 1, 1), "same", {}),
 }
+COMPOSED: dict[str, tuple[Any, Any, Any, Any, dict[str, Any]]] = {
+    "patches": ((2, 8, 33, 32), (16, 8, 4, 4), (4, 4), ((0, 0), (0, 0)), {}),
+    "windows apart": ((2, 3, 31, 29), (16, 3, 2, 3), (5, 4), ((2, 3), (1, 0)), {}),
+    "channels apart": ((2, 37, 17, 19), (37, 1, 3, 5), (1, 1), "same", {"feature_group_count": 37}),
+    "channels apart, strides": (
+        *((3, 16, 27, 28), (16, 1, 5, 3), (2, 3), ((-1, 2), (0, 4))),
+        {"feature_group_count": 16, "rhs_dilation": (2, 1)},
+    ),
+    "channels apart, one dimension": (
+        *((3, 130, 200), (130, 1, 4), (1,), ((3, 0),)),
+        {"feature_group_count": 130},
+    ),
+}
+BOTH = {**EDGES, **COMPOSED}
 CASES = pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
 
 
-def normal(*shape: int) -> Array:
+def normal(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
@@ -59,10 +75,17 @@ def drawn(case: Any) -> tuple[Array, Array, dict[str, Any]]:
     return normal(*x), normal(*w), {"window_strides": strides, "padding": padding, **more}
 
 
+def channels_last(x: Array, w: Array, params: dict[str, Any]) -> tuple[Any, Any]:
+    """Operands and parameters in the order NHWC, HWIO."""
+    space = "DHW"[-(x.ndim - 2) :]
+    params["dimension_numbers"] = (f"N{space}C", f"{space}IO", f"N{space}C")
+    return np.moveaxis(x, 1, -1), np.moveaxis(w, (0, 1), (-1, -2))
+
+
 def expected(x: Array, w: Array, params: dict[str, Any]) -> Array:
     params = dict(params)
     strides, padding = params.pop("window_strides"), params.pop("padding")
-    return convolve(x.astype(np.float64), w.astype(np.float64), strides, padding, **params)
+    return oracle(x.astype(np.float64), w.astype(np.float64), strides, padding, **params)
 
 
 def same(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
@@ -83,36 +106,50 @@ def test_values(case: Any, is_last: bool) -> None:
     x, w, params = drawn(case)
     theirs = expected(x, w, params)
     if is_last:
-        space = "DHW"[-(x.ndim - 2) :]
-        params["dimension_numbers"] = (f"N{space}C", f"{space}IO", f"N{space}C")
-        x, theirs = np.moveaxis(x, 1, -1), np.moveaxis(theirs, 1, -1)
-        w = np.moveaxis(w, (0, 1), (-1, -2))
+        theirs = np.moveaxis(theirs, 1, -1)
+        x, w = channels_last(x, w, params)
     function = lambda x, w: lax.conv_general_dilated(x, w, **params)  # noqa: E731
     assert "convolve" in families(function, x, w)
     same(xcube.jit(function)(x, w), theirs)
 
 
-@CASES
-def test_gradients(case: Any) -> None:
+@pytest.mark.parametrize("case", BOTH.values(), ids=BOTH)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_gradients(case: Any, is_last: bool) -> None:
     """They are linear: <ct, J d> = <J' ct, d> for both operands."""
-    x, w, params = drawn(case)
-    ct = normal(*expected(x, w, params).shape)
-    pull = xcube.jit(
-        lambda x, w, ct: xcube.vjp(
-            lambda *args: lax.conv_general_dilated(*args, **params), x, w
-        )[1](ct)
-    )
-    dx, dw = (np.asarray(part, np.float64) for part in pull(x, w, ct))
-    for found, operand, place in ((dx, x, 0), (dw, w, 1)):
+    x, w, plain = drawn(case)
+    ct, params = normal(*expected(x, w, plain).shape), dict(plain)
+    args = (x, w, ct)
+    if is_last:
+        args = (*channels_last(x, w, params), np.moveaxis(ct, 1, -1))
+    function = lambda *args: lax.conv_general_dilated(*args, **params)  # noqa: E731
+    found = xcube.jit(lambda x, w, ct: xcube.vjp(function, x, w)[1](ct))(*args)
+    dx, dw = (np.asarray(part, np.float64) for part in found)
+    if is_last:
+        dx, dw = np.moveaxis(dx, -1, 1), np.moveaxis(dw, (-1, -2), (0, 1))
+    for part, operand in ((dx, x), (dw, w)):
         step = np.random.default_rng(9).normal(size=operand.shape)
-        args = (step, w) if place == 0 else (x, step)
-        moved = expected(*args, params) * ct
-        scale = np.linalg.norm(found) * np.linalg.norm(step)
-        assert abs(moved.sum() - (found * step).sum()) <= 1e-6 * scale
+        moved = expected(*((step, w) if operand is x else (x, step)), plain) * ct
+        scale = np.linalg.norm(part) * np.linalg.norm(step)
+        assert abs(moved.sum() - (part * step).sum()) <= 1e-6 * scale
+
+
+def test_the_kernel_of_each_gradient() -> None:
+    def names(case: Any) -> str:
+        x, w, params = drawn(case)
+        ct = np.moveaxis(normal(*expected(x, w, params).shape), 1, -1)
+        x, w = channels_last(x, w, params)
+        function = lambda *args: lax.conv_general_dilated(*args, **params)  # noqa: E731
+        return families(lambda x, w, ct: xcube.vjp(function, x, w)[1](ct), x, w, ct)
+
+    assert "convolve_swept" in names(EDGES["whole tiles"])
+    assert "convolve_apart" in names(COMPOSED["channels apart"])
+    assert "convolve_apart" in names(COMPOSED["channels apart, strides"])
+    assert "concatenate" not in names(COMPOSED["patches"])  # of phases
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
-@pytest.mark.parametrize("name", ["ragged places", "few places, more lines", "gaps", "groups"])
+@pytest.mark.parametrize("name", ["ragged places", "few places, more lines"])
 def test_other_processors(bits: int, name: str) -> None:
     x, w, params = drawn(EDGES[name])
     if name == "ragged places":
@@ -123,6 +160,35 @@ def test_other_processors(bits: int, name: str) -> None:
     same(ours, expected(x, w, params))
 
 
+@pytest.mark.parametrize("bits", [128, 256, 512])
+@pytest.mark.parametrize(
+    ("shapes", "groups", "family"),
+    [
+        (((2, 9, 8, 5), (3, 2, 5, 21)), 1, "convolve_swept"),
+        (((2, 13, 22, 9), (3, 3, 1, 9)), 9, "convolve_apart"),
+    ],
+)
+def test_gradients_of_kernels_on_other_processors(
+    shapes: Any, groups: int, family: str, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolve, "SMALL", 1)
+    monkeypatch.setattr(convolve, "STRETCH", 1 << 10)
+    x, w = (normal(*shape) for shape in shapes)
+    params = {
+        "window_strides": (1, 1),
+        "padding": "SAME",
+        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+        "feature_group_count": groups,
+    }
+    function = lambda x, w: lax.conv_general_dilated(x, w, **params)  # noqa: E731
+    ct = normal(*shapes[0][:3], shapes[1][3])
+    gradient = lambda x, w, ct: xcube.vjp(lambda w: function(x, w), w)[1](ct)  # noqa: E731
+    assert family in families(gradient, x, w, ct, vector_bits=bits)
+    (ours,) = run(make_jaxpr(gradient)(x, w, ct), [x, w, ct], vector_bits=bits)
+    theirs = jax.vjp(lambda w: jax.lax.conv_general_dilated(x, w, **params), w)[1](ct)[0]
+    same(ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.float16, jnp.bfloat16])
 def test_dtypes(dtype: Any) -> None:
     with xcube.enable_x64(True):
@@ -131,12 +197,17 @@ def test_dtypes(dtype: Any) -> None:
         found = xcube.jit(lambda x, w: lax.conv_general_dilated(x, w, **params))(x, w)
         assert found.dtype == dtype
         theirs = expected(x, w, params)
-        same(np.asarray(found).astype(np.float64), theirs, 4e-3 if np.dtype(dtype).itemsize < 4 else 0)
+        same(
+            np.asarray(found).astype(np.float64),
+            theirs,
+            4e-3 if np.dtype(dtype).itemsize < 4 else 0,
+        )
 
 
 def test_a_map_behind_shares_the_kernel() -> None:
     x, w, params = drawn(EDGES["ragged panels"])
     b, more = normal(67), normal(1, 12, 13, 67)
+    theirs = np.maximum(np.moveaxis(expected(x, w, params), 1, -1) + b, 0) + more
     params["dimension_numbers"] = ("NCHW", "OIHW", "NHWC")
 
     def function(x: Any, w: Any, b: Any, more: Any) -> Any:
@@ -144,9 +215,6 @@ def test_a_map_behind_shares_the_kernel() -> None:
 
     names = families(function, x, w, b, more)
     assert names.count("convolve") == 1 and names.split()[-1].startswith("convolve")
-    params.pop("dimension_numbers"), params.update()
-    theirs = np.maximum(np.moveaxis(expected(x, w, params), 1, -1) + b, 0) + more
-    params["dimension_numbers"] = ("NCHW", "OIHW", "NHWC")
     same(xcube.jit(function)(x, w, b, more), theirs)
 
 
@@ -171,7 +239,9 @@ def test_one_kernel_serves_all_sizes_of_images() -> None:
         jaxpr = make_jaxpr(lambda x, w: lax.conv_general_dilated(x, w, **params))(*args)
         program = lower(jaxpr, Pretended())  # type: ignore[arg-type]
         return [
-            key for key, k in zip(program.keys, program.kernels, strict=True) if k.name == "convolve"
+            key
+            for key, k in zip(program.keys, program.kernels, strict=True)
+            if k.name == "convolve"
         ]
 
     assert kernel(28, 2, 32) == kernel(19, 5, 64)
@@ -185,3 +255,11 @@ def test_what_is_small_or_does_not_overlap_is_a_composition() -> None:
     ):
         function = lambda x, w, s=strides: lax.conv(x, w, s, "VALID")  # noqa: E731
         assert "convolve" not in families(function, normal(*x), normal(*w))
+
+
+def test_windows_apart_on_cubes_of_many_units() -> None:
+    x, w = normal(2, 3, 4, 3), normal(5, 3, 2, 3)
+    params = {"window_strides": (1, 1), "padding": ((1, 0), (2, 1)), "lhs_dilation": (3, 3)}
+    jaxpr = make_jaxpr(lambda x, w: lax.conv_general_dilated(x, w, **params))(x, w)
+    (ours,) = run(jaxpr, [x, w], units=32)
+    same(ours, expected(x, w, params))

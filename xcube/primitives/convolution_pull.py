@@ -7,136 +7,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from xcube.ir import Aval, Axis, Linear, Primitive, Shape
+from xcube.ir import Shape
 from xcube.primitives.contract import dot_general
 from xcube.primitives.convert import convert_element_type, optimization_barrier
 from xcube.primitives.convolution_numbers import ConvDimensionNumbers, Pairs, dilated, strided
+from xcube.primitives.convolution_windows import Walk, windows_of
 from xcube.primitives.elementwise import mul
-from xcube.primitives.kinds import add, add_tangents
-from xcube.primitives.lowered import Element
+from xcube.primitives.kinds import add_tangents
 from xcube.primitives.shape import (
     accumulator_dtype,
     broadcast_in_dim,
-    full,
     reduce_sum,
     reshape,
     transpose,
 )
-from xcube.primitives.view import concatenate, expand_dims, pad, slice, slice_in_dim
-from xcube.trace import aval_of, bind
+from xcube.primitives.view import concatenate, expand_dims, pad, rev, slice, slice_in_dim
+from xcube.trace import aval_of
 
 MOST_PHASES = 8  # convolutions that one is cut into
 FEW = 32  # products per result and group that are summed one by one
-
-# windows --------------------------------------------------------------------------------------
-
-
-def _windows_abstract(
-    x: Aval, *, first: int, window: Shape, counts: Shape, strides: Shape, dilation: Shape
-) -> Aval:
-    lead, rest = x.shape[:first], x.shape[first + len(window) :]
-    return Aval((*lead, *counts, *window, *rest), x.dtype, x.weak_type)
-
-
-def _windows_element(
-    e: Any,
-    index: Any,
-    *,
-    first: int,
-    window: Shape,
-    counts: Shape,
-    strides: Shape,
-    dilation: Shape,
-) -> Any:
-    space = len(window)
-    starts, places = index[first : first + space], index[first + space : first + 2 * space]
-    walks = zip(starts, places, strides, dilation, strict=True)
-    at = [start * stride + place * step for start, place, stride, step in walks]
-    return e.read(0, [*index[:first], *at, *index[first + 2 * space :]])
-
-
-def _windows_transpose(
-    ct: Any,
-    x: Linear,
-    *,
-    first: int,
-    window: Shape,
-    counts: Shape,
-    strides: Shape,
-    dilation: Shape,
-) -> list[Any]:
-    """Each place of the window gives a strided part of x its cotangent."""
-    space, shape = len(window), x.aval.shape
-    found = full(shape, 0, ct.dtype)
-    for places in itertools.product(*map(range, window)):
-        at = [0] * first + [0] * space + list(places) + [0] * (ct.ndim - first - 2 * space)
-        ends = list(ct.shape)
-        for d, place in enumerate(places):
-            ends[first + space + d] = place + 1
-        part = slice(ct, at, ends)
-        part = reshape(part, (*ct.shape[: first + space], *ct.shape[first + 2 * space :]))
-        config = [(0, 0, 0)] * x.aval.ndim
-        for d, place in enumerate(places):
-            low, reach = place * dilation[d], (counts[d] - 1) * strides[d] + 1
-            config[first + d] = (low, shape[first + d] - low - reach, strides[d] - 1)
-        found = add(found, pad(part, 0, config))
-    return [found]
-
-
-def _windows_batch(
-    axis: Axis, args: Sequence[Any], batched: Sequence[bool], *, first: int, **params: Any
-) -> tuple[Any, bool]:
-    return bind(conv_windows_p, args[0], first=first + 1, **params), True
-
-
-conv_windows_p = Primitive(
-    "conv_windows",
-    abstract=_windows_abstract,
-    jvp="linear",
-    transpose=_windows_transpose,
-    batch=_windows_batch,
-    lower=Element(_windows_element, cheap=True),
-)
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Sizes of the window, of the result, and how far apart windows and places in them lie."""
-
-    window: Shape
-    counts: Shape
-    strides: Shape
-    dilation: Shape
-
-
-def windows_of(x: Any, first: int, walk: Walk) -> Any:
-    """The windows at `counts` places along the dimensions from `first` on:
-    d[*a, *space, *b] -> d[*a, *counts, *window, *b]."""
-    window, counts = walk.window, walk.counts
-    if 0 in (*counts, *window):
-        shape = (*x.shape[:first], *counts, *window, *x.shape[first + len(window) :])
-        return full(shape, 0, x.dtype)
-    if max(window, default=1) == 1:
-        ends = [(n - 1) * step + 1 for n, step in zip(counts, walk.strides, strict=True)]
-        last = x.shape[first + len(window) :]
-        limits, steps = (*x.shape[:first], *ends, *last), (*walk.strides, *(1 for _ in last))
-        part = slice(x, (0,) * x.ndim, limits, (*(1,) * first, *steps))
-        return reshape(part, (*x.shape[:first], *counts, *window, *last))
-    return bind(
-        conv_windows_p,
-        x,
-        first=first,
-        window=window,
-        counts=counts,
-        strides=walk.strides,
-        dilation=walk.dilation,
-    )
-
 
 # the whole ------------------------------------------------------------------------------------
 
@@ -174,8 +68,14 @@ def convolved(x: Any, w: Any, *, made: Made | None = None, **fields: Any) -> Any
     where they are."""
     params = Parameters(**fields)
     axis = _phased_axis(x.shape, w.shape, params)
+    if _is_apart(w.shape, params):
+        return _spread(x, w, params)
     if axis is not None:
-        return _in_phases(x, w, axis, params, made)
+        numbers = params.dimension_numbers
+        straight = ConvDimensionNumbers(*numbers[:2], (0, x.ndim - 1, *range(1, x.ndim - 1)))
+        params = replace(params, dimension_numbers=straight)
+        (found,) = optimization_barrier(_in_phases(x, w, axis, params, made))
+        return turned(found, places_in(numbers.out_spec))
     found = None if made is None else made(x, w, params)
     return _composed(x, w, params) if found is None else found
 
@@ -183,22 +83,40 @@ def convolved(x: Any, w: Any, *, made: Made | None = None, **fields: Any) -> Any
 def _composed(x: Any, w: Any, params: Parameters) -> Any:
     left, right, out = params.dimension_numbers
     dtype, groups, walk = params.dtype(x), params.groups, walk_of(x.shape, w.shape, params)
+    products = math.prod(walk.window) * w.shape[right[1]]
+    results = x.shape[left[0]] * w.shape[right[0]] * math.prod(walk.counts)
+    is_summed = groups > 1 and 0 < products <= FEW and results > 0
+    if is_summed:  # where operands lie, so that the sum does not walk them against the grain
+        (x,) = optimization_barrier(_padded(x, left, params))
     x = transpose(x, (left[0], *left[2:], left[1]))  # batch, *space, features
     w = transpose(w, (right[0], *right[2:], right[1]))  # output, *window, features
-    x = pad(x, 0, [(0, 0, 0), *gaps(params), (0, 0, 0)])
-    if math.prod(walk.window) > 1:
-        (x,) = optimization_barrier(x)
+    if not is_summed:
+        x = _padded(x, (0, x.ndim - 1, *range(1, x.ndim - 1)), params)
+        x, w = optimization_barrier(x, w) if math.prod(walk.window) > 1 else (x, w)
     x = _grouped(x, params.feature_group_count, params.batch_group_count)
     w = reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
-    products, results = math.prod(w.shape[2:]), x.shape[1] * w.shape[1] * math.prod(walk.counts)
-    if groups > 1 and 0 < products <= FEW and results > 0:
+    if is_summed:
         found = _summed(x, w, walk, dtype)
-    elif groups > 1 and 0 < results <= FEW and products > 0:
+    elif groups > 1 and 0 < results <= FEW * groups * params.batch_group_count and products > 0:
         found = _swept(x, w, walk, dtype)
     else:
         is_last = out[1] == len(out) - 1 or math.prod(walk.window) > 1
         found = _contracted(x, w, walk, is_last, params.precision, dtype)
     return transpose(found, places_in(out))
+
+
+def turned(x: Any, order: Sequence[int]) -> Any:
+    """A transposed array in memory of its own: what reads it does not walk against the grain."""
+    (found,) = optimization_barrier(transpose(x, order))
+    return found
+
+
+def _padded(x: Any, spec: Sequence[int], params: Parameters) -> Any:
+    """An input whose space is at spec[2:], with what lies around it and between its places."""
+    config = [(0, 0, 0)] * x.ndim
+    for d, (pair, step) in enumerate(zip(params.padding, params.lhs_dilation, strict=True)):
+        config[spec[d + 2]] = (*pair, step - 1)
+    return pad(x, 0, config)
 
 
 def places_in(out: Sequence[int]) -> list[int]:
@@ -313,6 +231,45 @@ def _part(
     ends = [s + (n - 1) * step + 1 for s, n, step in zip(starts, counts, strides, strict=True)]
     groups, batch, features = *x.shape[:2], x.shape[-1]
     return slice(x, (0, 0, *starts, 0), (groups, batch, *ends, features), (1, 1, *strides, 1))
+
+
+# windows that never meet two places ------------------------------------------------------------
+
+
+def _is_apart(w: Shape, params: Parameters) -> bool:
+    """Whether places of the input lie so far apart that a window meets one of them at most."""
+    window = [w[d] for d in params.dimension_numbers.rhs_spec[2:]]
+    walks = zip(window, params.lhs_dilation, strict=True)
+    plain = {*params.window_strides, *params.rhs_dilation} <= {1} and params.groups == 1
+    some = max(params.lhs_dilation, default=1) > 1 and 0 not in w
+    return plain and some and all(size <= step for size, step in walks)
+
+
+def _spread(x: Any, w: Any, params: Parameters) -> Any:
+    """The convolution with such an input: products of each place with the whole window, side by
+    side."""
+    left, right, out = params.dimension_numbers
+    space, steps = x.ndim - 2, params.lhs_dilation
+    window = [w.shape[d] for d in right[2:]]
+    w = transpose(w, (right[1], *right[2:], right[0]))  # features, *window, output
+    w = rev(w, tuple(range(1, space + 1)))
+    behind = [(0, step - size, 0) for step, size in zip(steps, window, strict=True)]
+    w = pad(w, 0, [(0, 0, 0), *behind, (0, 0, 0)])
+    x = transpose(x, (left[0], *left[2:], left[1]))
+    numbers = (((x.ndim - 1,), (0,)), ((), ()))
+    x, w = optimization_barrier(x, w)
+    found = dot_general(x, w, numbers, params.precision, params.dtype(x))
+    turns = [d for n in range(space) for d in (n + 1, n + 1 + space)]
+    found = transpose(found, (0, *turns, found.ndim - 1))
+    sizes = [n * step for n, step in zip(x.shape[1:-1], steps, strict=True)]
+    found = reshape(found, (x.shape[0], *sizes, w.shape[-1]))
+    config = [(0, 0, 0)] * found.ndim
+    for d, ((low, high), size) in enumerate(zip(params.padding, window, strict=True)):
+        before = low - size + 1
+        count = dilated(x.shape[d + 1], steps[d]) + low + high - size + 1
+        config[d + 1] = (before, count - sizes[d] - before, 0)
+    (found,) = optimization_barrier(pad(found, 0, config))
+    return turned(found, places_in(out))
 
 
 # phases ---------------------------------------------------------------------------------------

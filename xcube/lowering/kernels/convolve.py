@@ -1,9 +1,10 @@
 """Convolutions: which of them get kernels of their own, and the programs that they become.
 
-The input is laid out by ordinary maps as [batch, group, block of channels, *space, channel], padded,
-the kernel as [group, panel of outputs, block, *window, channel, output], so whatever produces them
-fuses into the packing, and an input that lies so already is read where it is. Where a cube has many
-units, and where results are few, a convolution is the composition that its primitive states.
+Operands are laid out by ordinary maps, so whatever produces them fuses into the packing, and one
+that lies so already is read where it is: the input as [batch, group, block of channels, *space,
+channel], padded, the kernel as [group, panel of outputs, block, *window, channel, output]. Where a
+cube has many units, and where there is little to do, a convolution is the composition that its
+primitive states.
 """
 
 from __future__ import annotations
@@ -19,22 +20,33 @@ from xcube.ir import Aval, Equation, Jaxpr, Primitive, Shape, Var
 from xcube.lowering.clusters import Group
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels import convolve_direct, rows
+from xcube.lowering.kernels.convolve_apart import Strip
 from xcube.lowering.kernels.convolve_direct import Tile
-from xcube.lowering.kernels.convolve_swept import Sweep, parts_of
+from xcube.lowering.kernels.convolve_swept import CUBES, TASK, Sweep, parts_of
 from xcube.lowering.kernels.space import analyse
 from xcube.lowering.kernels.work import Work
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.convolution import conv_general_dilated_p
-from xcube.primitives.convolution_pull import Parameters, Walk, convolved, gaps, places_in, walk_of
+from xcube.primitives.convolution_pull import (
+    Parameters,
+    Walk,
+    convolved,
+    gaps,
+    places_in,
+    turned,
+    walk_of,
+)
 from xcube.primitives.lowered import Template
 from xcube.primitives.shape import reduce_sum, reshape, transpose
-from xcube.primitives.view import pad
+from xcube.primitives.view import concatenate, pad, slice_in_dim
 from xcube.trace import bind, stage
 
 SMALL = 1 << 16  # products below which packing costs more than it gains
-LEAST = 4  # outputs of a group that are worth a line
+LEAST = 4  # lanes of a line
 MORE = 4  # times as many places in a window as in the result
-CHANNELS = 64  # of a block, at most: places of a tile lie in different sets of the cache
+MOST_PLACES = 12  # of a row of the result, that registers hold beside each other
+PARTS, STRETCH = 16, 1 << 14  # of a window of channels by themselves, and products of a part
+CHANNELS = 256  # of a block, at most, so that places of a tile are not too far apart
 
 
 # conv_general_dilated -> jaxpr ------------------------------------------------------------------
@@ -56,6 +68,8 @@ def _direct(x: Any, w: Any, params: Parameters, *, facts: Facts) -> Any | None:
     sums = _accumulator(dtype)
     if _sweeps(x.shape, w.shape, walk, sums, params):
         return _swept(x, w, walk, sums, params, facts)
+    if _is_apart(x.shape, w.shape, walk, sums, params):
+        return _apart_swept(x, w, walk, sums, params, facts)
     if not _pays(x.shape, w.shape, walk, sums, params):
         return None
     left, right, out = params.dimension_numbers
@@ -65,24 +79,42 @@ def _direct(x: Any, w: Any, params: Parameters, *, facts: Facts) -> Any | None:
         _packed_kernel(transpose(w, (right[0], *right[2:], right[1])), tile, params.groups, sums),
     )
     shape = (x.shape[left[0]], *walk.counts, w.shape[right[0]])
-    found = bind(convolve_p, *packed, walk=walk, tile=tile, shape=shape)
-    return transpose(convert_element_type(found, dtype), places_in(out))
+    order = places_in(out)
+    if is_turned := order[-1] == len(order) - 2 and _in_order(order):
+        shape = tuple([shape[d] for d in order])
+    kinds = tuple([_kind(d, len(order)) for d in (order if is_turned else range(len(order)))])
+    found = bind(convolve_p, *packed, walk=walk, tile=tile, shape=shape, kinds=kinds)
+    found = convert_element_type(found, dtype)
+    return found if is_turned else transpose(found, order)
+
+
+def _in_order(order: list[int]) -> bool:
+    """Whether the batch and the dimensions of space follow each other as they do in the input."""
+    lines = [d for d in order if d != len(order) - 1]
+    return lines == sorted(lines)
+
+
+def _kind(dim: int, ndim: int) -> str:
+    """What a dimension of [batch, *space, output] is to a tile."""
+    return {ndim - 1: "output", ndim - 2: "place"}.get(dim, "line")
 
 
 def _pays(x: Shape, w: Shape, walk: Walk, sums: np.dtype, params: Parameters) -> bool:
-    """Whether windows overlap in an input of numbers that are summed as they are, and there is
-    enough to do in lines of outputs."""
+    """Whether windows overlap, or are single places of an input that is read where it lies, of
+    numbers that are summed as they are, and there is enough to do in lines of outputs."""
     if sums.kind not in "fiu" or sums.itemsize < 4 or params.batch_group_count > 1:
         return False
-    right = params.dimension_numbers.rhs_spec
+    left, right, _ = params.dimension_numbers
     outputs, channels = w[right[0]] // params.groups, w[right[1]]
-    places = x[params.dimension_numbers.lhs_spec[0]] * math.prod(walk.counts)
+    places = x[left[0]] * math.prod(walk.counts)
     overlaps = any(
         size > 1 and stride < (size - 1) * step + 1
         for size, stride, step in zip(walk.window, walk.strides, walk.dilation, strict=True)
     )
+    plain = walk.window and set(walk.window) == {1} and set(walk.strides) == {1}
+    lies = plain and left[1] == len(x) - 1 and channels <= CHANNELS and params.groups == 1
     products = places * outputs * channels * math.prod(walk.window)
-    return overlaps and outputs >= LEAST and products >= SMALL and products > 0
+    return (overlaps or bool(lies)) and outputs > LEAST and products >= SMALL and products > 0
 
 
 def _accumulator(dtype: np.dtype) -> np.dtype:
@@ -123,12 +155,11 @@ def _sweeps(x: Shape, w: Shape, walk: Walk, sums: np.dtype, params: Parameters) 
     rows, outputs = x[left[0]] // params.groups, w[right[0]] // params.groups
     places, window = math.prod(walk.counts), math.prod(walk.window)
     products = x[left[0]] * outputs * places * window * w[right[1]]
-    return window >= MORE * places and min(rows, outputs) >= LEAST and products >= SMALL
+    run = rows * (walk.counts[-1] if walk.counts else 1)
+    return window >= MORE * places and min(run, outputs) >= LEAST and products >= SMALL
 
 
-def _swept(
-    x: Any, w: Any, walk: Walk, sums: np.dtype, params: Parameters, facts: Facts
-) -> Any:
+def _swept(x: Any, w: Any, walk: Walk, sums: np.dtype, params: Parameters, facts: Facts) -> Any:
     left, right, out = params.dimension_numbers
     groups, space = params.groups, len(walk.counts)
     x = transpose(convert_element_type(x, sums), (left[1], *left[2:], left[0]))
@@ -138,39 +169,99 @@ def _swept(
     w = transpose(convert_element_type(w, sums), (right[1], *right[2:], right[0]))
     outputs = w.shape[-1] // groups
     w = reshape(w, (*w.shape[:-1], groups, outputs))
-    sweep = choose_sweep(walk, x.shape[-1], outputs, w.shape[0], sums, facts)
-    w = pad(w, 0, [*[(0, 0, 0)] * (space + 2), (0, -outputs % sweep.outputs, 0)])
     w = transpose(w, (space + 1, *range(space + 1), space + 2))
-    found = bind(convolve_swept_p, x, w, walk=walk, sweep=sweep, outputs=outputs)
+    sweep = choose_sweep(x.shape, w.shape, walk, sums, facts)
+    w = pad(w, 0, [*[(0, 0, 0)] * (space + 2), (0, -outputs % sweep.outputs, 0)])
+    found = bind(convolve_swept_p, x, w, walk=walk, sweep=sweep)
     total = reduce_sum(found, (0,)) if sweep.parts > 1 else reshape(found, found.shape[1:])
+    total = _gathered(total, sweep.taken(walk.counts, x.shape[-1])[1], outputs)
     total = reshape(total, (groups, *walk.counts, x.shape[-1], outputs))
     total = transpose(total, (space + 1, *range(1, space + 1), 0, space + 2))
     total = reshape(total, (*total.shape[: space + 1], groups * outputs))
-    return transpose(convert_element_type(total, params.dtype(x)), places_in(out))
+    return turned(convert_element_type(total, params.dtype(x)), places_in(out))
 
 
-def choose_sweep(
-    walk: Walk, rows: int, outputs: int, features: int, dtype: np.dtype, facts: Facts
-) -> Sweep:
+def choose_sweep(x: Shape, w: Shape, walk: Walk, dtype: np.dtype, facts: Facts) -> Sweep:
     """The tile for a window that is larger than its result."""
+    (groups, features), rows, outputs = x[:2], x[-1], w[-1]
     lanes, lines, most = _lines(outputs, dtype, facts)
     merged = walk.strides[-1] == 1
     run = walk.counts[-1] * rows if merged else rows
     high = math.ceil(run / math.ceil(run / most))
-    tiles = math.ceil(run / high) * math.ceil(outputs / (lines * lanes))
+    panels = math.ceil(outputs / (lines * lanes))
     products = features * math.prod(walk.window) * math.prod(walk.counts) * rows * outputs
-    parts = parts_of(features * math.prod(walk.window[:-1]), tiles, products)
+    wanted = min(math.ceil(CUBES / (groups * panels)), products // (groups * panels * TASK))
+    parts = parts_of(features * math.prod(walk.window[:-1]), wanted)
     return Sweep(high, lines, lanes, merged, parts)
 
 
-def _swept_abstract(x: Aval, w: Aval, *, walk: Walk, sweep: Sweep, outputs: int) -> Aval:
-    turns, run = sweep.taken(walk.counts, x.shape[-1])
-    return Aval((sweep.parts, x.shape[0], *turns, run, outputs), x.dtype)
+def _gathered(sums: Any, run: int, outputs: int) -> Any:
+    """[group, panel, tile, place, row, output] -> [group, place, row, output], without what a last
+    tile has once more."""
+    groups, panels, tiles, places, rows, width = sums.shape
+    sums = transpose(sums, (0, 3, 2, 4, 1, 5))
+    sums = reshape(sums, (groups, places, tiles * rows, panels * width))
+    sums = slice_in_dim(sums, 0, outputs, axis=3)
+    if (rest := run % rows) == 0:
+        return sums
+    parts = [(0, run - rest), (tiles * rows - rest, tiles * rows)]
+    return concatenate([slice_in_dim(sums, *part, axis=2) for part in parts], 2)
 
 
-convolve_swept_p = Primitive(
-    "convolve_swept", _swept_abstract, lower=Template("convolve_swept")
-)
+def _swept_abstract(x: Aval, w: Aval, *, walk: Walk, sweep: Sweep) -> Aval:
+    taps, run = sweep.taken(walk.counts, x.shape[-1])
+    tiles, panels = math.ceil(run / sweep.rows), w.shape[-1] // sweep.outputs
+    place = math.prod(taps), sweep.rows, sweep.outputs
+    return Aval((sweep.parts, x.shape[0], panels, tiles, *place), x.dtype)
+
+
+convolve_swept_p = Primitive("convolve_swept", _swept_abstract, lower=Template("convolve_swept"))
+
+
+# windows that are larger than the result, of channels by themselves -----------------------------
+
+
+def _is_apart(x: Shape, w: Shape, walk: Walk, sums: np.dtype, params: Parameters) -> bool:
+    """Whether each channel has a window of its own that is larger than the result, and channels are
+    neighbours in memory."""
+    left, right, _ = params.dimension_numbers
+    channels, last = params.batch_group_count, len(x) - 1
+    if not channels == x[left[0]] == w[right[0]] or not left[0] == right[0] == last:
+        return False
+    places, window = math.prod(walk.counts), math.prod(walk.window)
+    products = channels * places * window * w[right[1]]
+    fits = channels > LEAST and last > 1 and 0 < walk.counts[-1] <= MOST_PLACES
+    return fits and sums.kind in "fiu" and sums.itemsize >= 4 and products >= SMALL
+
+
+def _apart_swept(
+    x: Any, w: Any, walk: Walk, sums: np.dtype, params: Parameters, facts: Facts
+) -> Any:
+    left, right, out = params.dimension_numbers
+    x = transpose(convert_element_type(x, sums), (left[1], *left[2:], left[0]))
+    x = pad(x, 0, [(0, 0, 0), *gaps(params), (0, 0, 0)])
+    w = transpose(convert_element_type(w, sums), (right[1], *right[2:], right[0]))
+    strip = choose_strip(w.shape, walk, sums, facts)
+    found = bind(convolve_apart_p, x, w, walk=walk, strip=strip)
+    found = convert_element_type(reduce_sum(found, (0,)), params.dtype(x))
+    return turned(reshape(found, (1, *found.shape)), places_in(out))
+
+
+def choose_strip(w: Shape, walk: Walk, dtype: np.dtype, facts: Facts) -> Strip:
+    """As many lines of channels as registers hold sums of; the sizes alone decide about parts."""
+    lanes, _, most = _lines(w[-1], dtype, facts)
+    count = math.ceil(w[-1] / lanes)
+    lines = max(1, min(count, 2 * most // (walk.counts[-1] + 1)))
+    lines = math.ceil(count / math.ceil(count / lines))
+    wanted = min(PARTS, math.prod(w[:-1]) * math.prod(walk.counts) // STRETCH)
+    return Strip(lines, lanes, parts_of(math.prod(w[:-2]), wanted))
+
+
+def _apart_abstract(x: Aval, w: Aval, *, walk: Walk, strip: Strip) -> Aval:
+    return Aval((strip.parts, *walk.counts, x.shape[-1]), x.dtype)
+
+
+convolve_apart_p = Primitive("convolve_apart", _apart_abstract, lower=Template("convolve_apart"))
 
 
 # packing ----------------------------------------------------------------------------------------
@@ -200,7 +291,9 @@ def _packed_kernel(w: Any, tile: Tile, groups: int, dtype: np.dtype) -> Any:
     return transpose(w, (0, 1, space + 3, *window, space + 4, 2))
 
 
-def _convolve_abstract(x: Aval, w: Aval, *, walk: Walk, tile: Tile, shape: Shape) -> Aval:
+def _convolve_abstract(
+    x: Aval, w: Aval, *, walk: Walk, tile: Tile, shape: Shape, kinds: tuple[str, ...]
+) -> Aval:
     return Aval(shape, x.dtype)
 
 
@@ -214,9 +307,9 @@ def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> 
     """The launch of a convolution of packed operands with the map behind it."""
     root = group.root
     assert root is not None
-    kinds = (*("line",) * (len(group.shape) - 2), "place", "output")
+    kinds = root.params["kinds"]
     space = analyse(group, kinds)
-    if len(space.of("output")) > 1:
+    if len(space.of(kinds[-1])) > 1:
         return _apart(group, facts, sources)
     return [convolve_direct.Convolution(group, space, sources, facts).build()]
 

@@ -1,10 +1,11 @@
 """The kernel of a convolution of packed operands, where a cube is a task of one thread.
 
 A register tile holds the sums of some places along some lines of the result, for some lines of
-outputs; a step multiplies lines of the kernel with scalars of the input, whose places lie at comptime
-distances. A line is one place of everything but the last dimension of space, the batch included.
-Along the last one, a window is a stretch of memory. Then the sums pass, line by line, through the
-map that follows. Tiles at the ends begin earlier and write only what is their own.
+outputs; a step multiplies lines of the kernel with scalars of the input, whose places lie at
+comptime distances. A line of places is one place of everything but the last dimension of space, the
+batch included. Along the last one, a window is a stretch of memory. Then the sums pass, line by
+line, through the map that follows; they are turned first where neighbours in the result are places.
+Tiles at the ends begin earlier and write only what is their own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from xcube.lowering.clusters import Group
 from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.device.base import Facts
 from xcube.lowering.expression import walk as nodes_below
+from xcube.lowering.kernels.lanes import round_up
 from xcube.lowering.kernels.nodes import Arguments, Emitter, cast
 from xcube.lowering.kernels.space import Axis, Space
 from xcube.lowering.kernels.work import Work
@@ -50,9 +52,7 @@ class Tile:
 class Convolution:
     """One convolution of packed operands, with the map behind it."""
 
-    def __init__(
-        self, group: Group, space: Space, sources: frozenset[Var], facts: Facts
-    ) -> None:
+    def __init__(self, group: Group, space: Space, sources: frozenset[Var], facts: Facts) -> None:
         root = group.root
         assert root is not None
         self.space, self.sources, self.root = space, sources, root
@@ -61,16 +61,19 @@ class Convolution:
         x, w = (atom.aval for atom in root.inputs)
         self.groups, self.blocks, self.sizes = x.shape[1], x.shape[2], x.shape[3:-1]
         self.panels = w.shape[1]
-        self.outputs = root.outputs[0].aval.shape[-1] // self.groups
+        kinds = root.params["kinds"]
+        self.turned = kinds[-1] == "place"
+        self.outputs = root.outputs[0].aval.shape[kinds.index("output")] // self.groups
         self.counts = (x.shape[0], *self.walk.counts[:-1])
         self.total = math.prod(self.counts)
         self.dtype = dtypes.short_name(x.dtype)
         self.by_stretch = w.size * w.dtype.itemsize <= facts.l2_bytes // 2
         self.b = Builder("convolve")
         self.arguments = Arguments(self.b, sources)
-        columns = space.of("output")
+        columns = space.of(kinds[-1])
         self.lane: Axis | None = columns[0] if columns else None
-        self.emit = Emitter(self.arguments, space.axes, self.lane, self.tile.lanes)
+        self.lanes = 1 if self.lane is None else self.tile.lanes
+        self.emit = Emitter(self.arguments, space.axes, self.lane, self.lanes)
 
     def build(self) -> Work:
         """The launch."""
@@ -83,8 +86,14 @@ class Convolution:
         stretches = math.ceil(self.total / height)
         panel, stretch = self._cube(stretches)
         begin = stretch * self._scalar("height", height)
-        stop = b.op("min", begin + self._scalar("height", height), self._scalar("total", self.total))
-        self.scratch = b.shared(self.dtype, tile.rows * tile.places * tile.outputs)
+        stop = b.op(
+            "min", begin + self._scalar("height", height), self._scalar("total", self.total)
+        )
+        self.scratch = b.shared(self.dtype, self._pitch * tile.outputs)
+        self.columns = self.scratch
+        if self.turned:
+            self.columns = b.shared(self.dtype, self._pitch * tile.outputs + tile.lanes)
+            self._fill()
         self._panel(panel, begin, stop)
         variables, cells = tuple(self.arguments.variables), tuple(self.arguments.cells)
         cubes = self.groups * self.panels * stretches
@@ -92,8 +101,8 @@ class Convolution:
         return Work(b.finish(), variables, cells, cubes, grain)
 
     def _cube(self, stretches: int) -> tuple[Value, Value]:
-        """A cube's panel of outputs, among those of all groups, and its stretch of lines: cubes that
-        follow one another share the input, if the whole kernel stays in the caches meanwhile."""
+        """A cube's panel of outputs, among those of all groups, and its stretch of lines: cubes
+        that follow one another share the input, if all panels stay in the caches meanwhile."""
         cube = self.b.place("cube_pos.x")
         if self.by_stretch:
             count = self._scalar("all panels", self.groups * self.panels)
@@ -178,6 +187,31 @@ class Convolution:
         for number, cells in enumerate(sums):
             for v, cell in enumerate(cells):
                 b.store(self.scratch, number * tile.outputs + v * tile.lanes, cell.get())
+        if self.turned:
+            self._turn()
+
+    @property
+    def _pitch(self) -> int:
+        """Places of a tile, in whole lines."""
+        return round_up(self._rows * self.tile.places, self.tile.lanes)
+
+    def _fill(self) -> None:
+        """Zeros in scratch behind the places of a tile."""
+        tile = self.tile
+        zero = self.b.constant(0, self.dtype, tile.lanes)
+        begin = self._rows * tile.places * tile.outputs
+        for at in range(begin, self._pitch * tile.outputs, tile.lanes):
+            self.b.store(self.scratch, at, zero)
+
+    def _turn(self) -> None:
+        """The sums once more, as [output, place]."""
+        b, tile = self.b, self.tile
+        for first in b.range(0, self._pitch, tile.lanes):
+            for output in b.range(0, tile.outputs, tile.lanes):
+                places = [(first + n) * tile.outputs + output for n in range(tile.lanes)]
+                square = [b.load(self.scratch, at, tile.lanes) for at in places]
+                for n, line in enumerate(transposed(b, square)):
+                    b.store(self.columns, (output + n) * self._pitch + first, line)
 
     def _window(
         self, starts: Sequence[Value], dim: int, at: Variable, sums: list[list[Variable]]
@@ -236,31 +270,40 @@ class Convolution:
     ) -> None:
         """Write a tile: lines and places are given as (begin, end, where the tile begins)."""
         b, tile, emit = self.b, self.tile, self.emit
+        outputs = self._scalar("outputs", self.outputs)
+        begin, stop = first_output, b.op("min", first_output + tile.outputs, outputs)
+        if self.groups > 1:
+            begin, stop = begin + group * outputs, stop + group * outputs
         for line in b.range(lines[0], lines[1]):
             emit.open()
             emit.place(self.space.of("line"), line)
-            for place in b.range(places[0], places[1]):
-                emit.open()
-                emit.place(self.space.of("place"), place)
-                row = (line - lines[2]) * tile.places + (place - places[2])
-                self._write_place(row * tile.outputs, group, first_output)
-                emit.close()
+            row = (line - lines[2]) * tile.places - places[2]
+            if self.turned:
+                for output in b.range(begin, stop):
+                    at = (output - begin) * self._pitch + row
+                    self._write_line("output", output, at, places[:2])
+            else:
+                for place in b.range(places[0], places[1]):
+                    at = (row + place) * tile.outputs - begin
+                    self._write_line("place", place, at, (begin, stop))
             emit.close()
 
-    def _write_place(self, row: Value, group: Value, first: Value) -> None:
-        b, tile, emit = self.b, self.tile, self.emit
-        outputs = self._scalar("outputs", self.outputs)
-        begin, stop = first, b.op("min", first + tile.outputs, outputs)
-        if self.groups > 1:
-            begin, stop = begin + group * outputs, stop + group * outputs
+    def _write_line(self, kind: str, number: Value, row: Value, ends: tuple[Value, Value]) -> None:
+        """Pass a row of scratch, from one column to another, through the map; the row begins where
+        its column 0 would be."""
+        b, emit = self.b, self.emit
+        emit.open()
+        emit.place(self.space.of(kind), number)
         emit.hoist([r.node for r in self.space.results if r.node.op != "tile"], emit.lane_mask)
-        for column in b.range(begin, stop, tile.lanes):
+        ragged = self.turned or self.outputs % self.lanes != 0
+        for column in b.range(ends[0], ends[1], self.lanes):
             emit.open()
             if self.lane is not None:
                 emit.at[id(self.lane)] = column
-            emit.mask_from(column, stop, self.outputs % tile.lanes != 0)
-            self._write(b.load(self.scratch, row + (column - begin), lanes=tile.lanes))
+            emit.mask_from(column, ends[1], ragged)
+            self._write(b.load(self.columns, row + column, self.lanes, emit.mask))
             emit.close()
+        emit.close()
 
     def _write(self, line: Value) -> None:
         results = self.space.results
@@ -268,3 +311,18 @@ class Convolution:
             if node.op == "tile":
                 self.emit.known(node, cast(self.b, line, node.dtype))
         self.emit.write(results)
+
+
+def transposed(b: Builder, lines: Sequence[Value]) -> list[Value]:
+    """As many lines as they have lanes, the lanes of each number together."""
+    count, step = len(lines), 1
+    found = list(lines)
+    while step < count:
+        low = [j if not j & step else count + j - step for j in range(count)]
+        high = [j + step if not j & step else count + j for j in range(count)]
+        for i in range(count):
+            if not i & step:
+                pair = b.join([found[i], found[i + step]])
+                found[i], found[i + step] = b.shuffle(pair, low), b.shuffle(pair, high)
+        step *= 2
+    return found

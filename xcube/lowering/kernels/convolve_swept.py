@@ -1,11 +1,13 @@
-"""The kernel of a convolution whose window is larger than its result, as the gradient of a kernel is,
-where a cube is a task of one thread.
+"""The kernel of a convolution whose window is larger than its result, as the gradient of a kernel
+is, where a cube is a task of one thread.
 
 The input lies as [group, feature, *space, row], the window as [group, feature, *window, output]. A
-tile is a product over the places of the window: of rows that are neighbours in the input, at the last
-dimension's places of the result too where those are, with lines of outputs. It goes over some lines
-of the window for each of the other places of the result in turn, so that both stay near. Sums of
-parts of the window lie side by side.
+tile is a product over places of the window: of rows that are neighbours in the input, at the last
+dimension's places of the result too where those are, with lines of outputs. A cube goes over some
+lines of the window for each of its tiles and each of the other places of the result in turn, and
+then over the next ones, so that all stays near. Sums lie as [part of the window, group, panel of
+outputs, tile, place, row, output], those of parts side by side. A last tile that would stand out
+begins earlier.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from xcube.lowering.kernels.work import Work
 from xcube.primitives.convolution_pull import Walk
 
 TASK = 1 << 19  # products worth handing to a thread
-CUBES = 64  # among which the work is shared, if there is enough to do
-NEAR = 128  # places of the window that stay in the first cache, with what they meet
+CUBES = 32  # among which the work is shared, if there is enough to do
+NEAR = 256  # places of the window that a tile meets before the next one has its turn
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class Sweep:
         return f"{self.rows}x{self.outputs}"
 
 
-def parts_of(lines: int, tiles: int, products: int) -> int:
-    """Into how many parts the window's lines are cut: the sizes alone decide, so that sums are the
-    same on every machine of a kind."""
-    enough = max(1, products // TASK)
-    return max(1, min(lines, math.ceil(CUBES / tiles), math.ceil(enough / tiles)))
+def parts_of(lines: int, wanted: int) -> int:
+    """Into how many parts lines are cut, none of them empty. The sizes alone should decide what is
+    wanted, so that sums are the same on every machine of a kind."""
+    height = math.ceil(lines / max(1, min(lines, wanted)))
+    return math.ceil(lines / height)
 
 
 def build(group: Group, facts: Facts, sources: frozenset[Var] = frozenset()) -> list[Work]:
@@ -72,72 +74,59 @@ class _Launch:
         self.sweep: Sweep = root.params["sweep"]
         self.walk: Walk = root.params["walk"]
         x, w = (atom.aval for atom in root.inputs)
-        self.groups, self.features, self.sizes, self.channels = (
-            *x.shape[:2],
-            x.shape[2:-1],
-            x.shape[-1],
-        )
-        self.wide = w.shape[-1]
-        self.outputs = root.params["outputs"]
+        self.groups, self.features, self.sizes = x.shape[0], x.shape[1], x.shape[2:-1]
+        self.channels, self.wide = x.shape[-1], w.shape[-1]
         self.taps, self.run = self.sweep.taken(self.walk.counts, self.channels)
         self.lines = (self.features, *self.walk.window[:-1])
         self.dtype = dtypes.short_name(x.dtype)
         self.b = Builder("convolve_swept")
         self.arguments = Arguments(self.b)
-        self.out = self.arguments.buffer(root.outputs[0], "out")
+        self.out = self.arguments.buffer(root.outputs[0], "inout")
         self.x, self.w = (self.arguments.buffer(atom) for atom in root.inputs)  # type: ignore[arg-type]
 
     def build(self) -> Work:
         """The launch."""
         b, sweep = self.b, self.sweep
         total = math.prod(self.lines)
-        height = math.ceil(total / sweep.parts)
-        panels = self.wide // sweep.outputs, math.ceil(self.run / sweep.rows)
-        part, group, panel, tile = self._cube(panels)
+        height, panels = math.ceil(total / sweep.parts), self.wide // sweep.outputs
+        cube, count = b.place("cube_pos.x"), self._scalar("panels", panels)
+        panel, rest = cube % count, cube // count
+        groups = self._scalar("groups", self.groups)
+        part, self.group = rest // groups, rest % groups
+        self.column = panel * sweep.outputs
         begin = part * self._scalar("height", height)
         stop = b.op("min", begin + self._scalar("height", height), self._scalar("total", total))
-        run = self._scalar("run", self.run)
-        own = tile * sweep.rows
-        first = b.op("min", own, run - sweep.rows)
-        self.group, self.column, self.first = group, panel * sweep.outputs, first
-        self.scratch = b.shared(self.dtype, math.prod(self.taps) * sweep.rows * sweep.outputs)
-        self._sweep(begin, stop)
-        self._write(part, own, b.op("min", own + sweep.rows, run))
-        cubes = sweep.parts * self.groups * math.prod(panels)
-        work = height * self.walk.window[-1] * math.prod(self.taps) * sweep.rows * sweep.outputs
+        near = self._scalar("near", max(1, NEAR // max(1, self.walk.window[-1])))
+        for first in b.range(begin, stop, near):
+            self._tiles(cube, first > begin, first, b.op("min", first + near, stop))
         variables, cells = tuple(self.arguments.variables), tuple(self.arguments.cells)
+        work = height * self.walk.window[-1] * math.prod(self.taps) * self.run * sweep.outputs
+        cubes = sweep.parts * self.groups * panels
         return Work(b.finish(), variables, cells, cubes, max(1, TASK // max(1, work)))
 
     def _scalar(self, name: object, number: int) -> Value:
         return self.arguments.scalar(name, number)
 
-    def _cube(self, panels: tuple[int, int]) -> tuple[Value, Value, Value, Value]:
-        """Part, group, panel of outputs and tile of rows, the last of which changes quickest."""
-        cube = self.b.place("cube_pos.x")
-        tiles, outputs = self._scalar("tiles", panels[1]), self._scalar("panels", panels[0])
-        tile, cube = cube % tiles, cube // tiles
-        panel, cube = cube % outputs, cube // outputs
-        groups = self._scalar("groups", self.groups)
-        return cube // groups, cube % groups, panel, tile
-
     # products
 
-    def _sweep(self, begin: Value, stop: Value) -> None:
+    def _tiles(self, cube: Value, goes_on: Value, first: Value, last: Value) -> None:
+        """Every tile of a cube, over some lines of the window."""
         b, sweep = self.b, self.sweep
-        near = self._scalar("near", max(1, NEAR // max(1, self.walk.window[-1])))
-        size = sweep.rows * sweep.outputs
-        for first in b.range(begin, stop, near):
-            last = b.op("min", first + near, stop)
-            for tap in b.range(0, self._scalar("taps", math.prod(self.taps))):
-                sums = self._before(first > begin, tap * size)
-                offset = self._offset(tap)
+        tiles = self._scalar("tiles", math.ceil(self.run / sweep.rows))
+        taps = self._scalar("taps", math.prod(self.taps))
+        for tile in b.range(0, tiles):
+            row = b.op("min", tile * sweep.rows, self._scalar("last row", self.run - sweep.rows))
+            for tap in b.range(0, taps):
+                at = ((cube * tiles + tile) * taps + tap) * (sweep.rows * sweep.outputs)
+                sums = self._before(goes_on, at)
+                offset = row + self._offset(tap)
                 for line in b.range(first, last):
                     self._line(line, offset, sums)
-                for at, cell in self._cells(sums):
-                    b.store(self.scratch, tap * size + at, cell.get())
+                for place, cell in self._cells(sums):
+                    b.store(self.out, at + place, cell.get())
 
     def _cells(self, sums: Sequence[Sequence[Variable]]) -> list[tuple[int, Variable]]:
-        """The sums of a tile, and where they are in its scratch."""
+        """The sums of a tile, and where they are in memory."""
         sweep = self.sweep
         return [
             (r * sweep.outputs + v * sweep.lanes, cell)
@@ -152,7 +141,7 @@ class _Launch:
         sums = [[b.variable(zero) for _ in range(sweep.lines)] for _ in range(sweep.rows)]
         with b.when(goes_on):
             for place, cell in self._cells(sums):
-                cell.set(b.load(self.scratch, at + place, lanes=sweep.lanes))
+                cell.set(b.load(self.out, at + place, lanes=sweep.lanes))
         return sums
 
     @property
@@ -163,13 +152,11 @@ class _Launch:
 
     def _offset(self, tap: Value) -> Value:
         """Where the input of a place of the result begins."""
-        offset = self.first
+        offset = self.b.constant(0, "index")
         for d in range(len(self.taps) - 1, -1, -1):
             step = self._scalar(("tap", d), self.walk.strides[d] * self._pitches[d])
-            if d == 0:
-                return offset + tap * step
             count = self._scalar(("count", d), self.taps[d])
-            offset, tap = offset + tap % count * step, tap // count
+            offset, tap = offset + (tap % count if d else tap) * step, tap // count
         return offset
 
     def _line(self, line: Value, offset: Value, sums: list[list[Variable]]) -> None:
@@ -200,23 +187,3 @@ class _Launch:
 
     def _multiply_add(self, x: Value, y: Value, z: Value) -> Value:
         return self.b.fma(x, y, z) if self.dtype.startswith("f") else x * y + z
-
-    # results
-
-    def _write(self, part: Value, own: Value, until: Value) -> None:
-        """The rows of a tile that are its own, at every place of the result."""
-        b, sweep = self.b, self.sweep
-        taps, run = self._scalar("taps", math.prod(self.taps)), self._scalar("run", self.run)
-        outputs = self._scalar("outputs", self.outputs)
-        block = part * self._scalar("groups", self.groups) + self.group
-        stop = b.op("min", self.column + sweep.outputs, outputs)
-        for tap in b.range(0, taps):
-            for row in b.range(own, until):
-                at = ((block * taps + tap) * run + row) * outputs
-                here = (tap * sweep.rows + (row - self.first)) * sweep.outputs
-                for column in b.range(self.column, stop, sweep.lanes):
-                    mask = None
-                    if self.outputs % sweep.lanes:
-                        mask = b.lane(sweep.lanes, "i32") < (stop - column).cast("i32")
-                    line = b.load(self.scratch, here + (column - self.column), lanes=sweep.lanes)
-                    b.store(self.out, at + column, line, mask)
