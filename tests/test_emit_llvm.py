@@ -384,6 +384,21 @@ def test_bitcast(source: str, target: str) -> None:
 # lines --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 16])
+@pytest.mark.parametrize("dtype", ["i16", "i8", "f16", "bf16", "f32", "bool"])
+def test_a_known_mask_stores_no_more_than_its_lanes(dtype: str, count: int) -> None:
+    x = np.arange(1, 17, dtype=np.int32)
+    build = Builder("masked")
+    data, output = build.buffer("i32"), build.buffer(dtype, "inout")
+    value = build.load(data, 0, 16).cast(dtype)
+    build.store(output, 1, value, build.lane(16) < count)
+    result = np.ones(20, NUMPY[dtype])
+    run(build.finish(), [x, result])
+    expected = np.ones(20, NUMPY[dtype])
+    expected[1 : 1 + count] = x[:count].astype(NUMPY[dtype])
+    assert_same(result, expected, dtype)
+
+
 def test_exp2_to_the_last_places() -> None:
     x = np.linspace(-126, 127.9, 4001, dtype=np.float32)
     build = Builder("exp2")

@@ -210,6 +210,9 @@ EINSUM: list[Case] = [
     case("einsum", text, *shapes)
     for text, shapes in [
         ("ij,jk->ik", (A, B)),
+        ("ij,kj->ik", (A[:, :1], A[:, 1:2])),
+        ("ij,ij->i", (A[:, :1], A[:, 1:2])),
+        ("i,i->", (V[:1], V[1:2])),
         ("ij,jk", (A, B)),
         ("ii", (f(3, 3),)),
         ("ii->i", (f(3, 3),)),

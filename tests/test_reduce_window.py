@@ -79,6 +79,30 @@ def test_values(name: str, monoid: str) -> None:
     close(found, jax.lax.reduce_window(x, init, getattr(jax.lax, monoid), *window), 1e-5)
 
 
+@pytest.mark.parametrize("monoid", MONOIDS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((8, 9), (3, 2), (2, 1), "SAME", (2, 3), None),
+        ((2, 5), (6, 2), (1, 2), "VALID", None, (1, 2)),
+        ((4, 4), (6, 2), (2, 3), ((0, 0), (1, 2)), None, (2, 2)),
+    ],
+)
+def test_gaps_and_windows_larger_than_the_array(case: Case, monoid: str) -> None:
+    """Of some of which JAX cannot compute the gradient."""
+    shape, *window = case
+    x, init = normal(shape), np.float32(MONOIDS[monoid])
+
+    def fold(x: Any) -> Any:
+        return lax.reduce_window(x, init, getattr(lax, monoid), *window)
+
+    found = fold(x)
+    close(found, jax.lax.reduce_window(x, init, getattr(jax.lax, monoid), *window), 1e-5)
+    slopes = np.asarray(xcube.grad(lambda x: fold(x).sum())(x))
+    assert slopes.shape == shape
+    assert found.size or not slopes.any()
+
+
 @NAMES
 def test_an_init_value_that_is_not_neutral(name: str) -> None:
     shape, *window = CASES[name]

@@ -132,6 +132,8 @@ def test_winners_travel(folder: Path):
         assert there.find(QUESTION, ("a",)) is None
         assert there.load(folder / "mine.json") == 1
         assert there.find(QUESTION, ("a",)) == "a"
+
+
 # the kernel library ---------------------------------------------------------------------------
 
 

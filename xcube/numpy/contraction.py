@@ -439,6 +439,8 @@ def _contract_pair(
     y_ones = {k for k, n in zip(b, y.shape, strict=True) if n == 1}
     a, x = _dropped(a, x, x_ones & set(b))
     b, y = _dropped(b, y, y_ones & set(a))
+    a, x = _reduced(a, x, needed | set(b))  # letters of length 1 that only one has now
+    b, y = _reduced(b, y, needed | set(a))
     kept = [k for k in (*a, *(k for k in b if k not in a)) if k in needed]
     last = not others
     target = "".join(k for k in result if k in kept) if last else "".join(kept)

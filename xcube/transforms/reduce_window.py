@@ -14,7 +14,7 @@ from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, Jaxpr, Literal, Shape, at_user_line
 from xcube.primitives.convert import convert_element_type
 from xcube.primitives.select import ne
-from xcube.primitives.shape import broadcast_in_dim, reshape
+from xcube.primitives.shape import broadcast_in_dim, full, reshape
 from xcube.primitives.view import integers, pad, scalar_like
 from xcube.primitives.window_reduce import FOLDS
 from xcube.primitives.window_reduce_planes import Window, check_window, fold_windows
@@ -33,15 +33,17 @@ def window_of(
     strides: Sequence[int] | None,
     padding: Padding,
     dilation: Sequence[int] | None,
+    named_for: Shape | None = None,
 ) -> Window:
-    """A window over an array of a shape; no strides or dilations are ones."""
+    """A window over an array of a shape; no strides or dilations are ones. `named_for`: the shape
+    that a padding with a name is made for, if it is another."""
     ones = (1,) * len(sizes)
     sizes, dilation = integers(sizes), integers(ones if dilation is None else dilation)
     strides = integers(ones if strides is None else strides)
     window = Window(sizes, strides, ((0, 0),) * len(sizes), dilation)
     check_window(name, Aval(shape, np.float32), window)
     if isinstance(padding, str):
-        return window.padded(paddings(name, shape, window, padding))
+        return window.padded(paddings(name, named_for or shape, window, padding))
     given = [integers(pair) for pair in padding]
     if len(given) != len(shape) or any(len(pair) != 2 or min(pair) < 0 for pair in given):
         raise ShapeError(
@@ -130,12 +132,20 @@ def reduce_window(
     _check_operands(xs, treedef, init_treedef)
     shape = _dilated("reduce_window", xs[0].shape, base_dilation)
     window = window_of(
-        "reduce_window", shape, window_dimensions, window_strides, padding, window_dilation
+        "reduce_window",
+        shape,
+        window_dimensions,
+        window_strides,
+        padding,
+        window_dilation,
+        xs[0].shape,  # as in JAX: without the gaps of base_dilation
     )
     inits = [scalar_like(init, x.dtype) for init, x in zip(inits, xs, strict=True)]
     steps = base_dilation or (1,) * len(shape)
     gaps = tuple([(0, 0, step - 1) for step in integers(steps)])
     body = _traced(computation, treedef, xs)
+    if 0 in (places := window.places(shape)):
+        return tree.unflatten(treedef, [full(places, 0, x.dtype) for x in xs])
     fold = _fold_name(body, xs[0])
     if fold is not None:
         return tree.unflatten(treedef, [_by_primitive(fold, xs[0], inits[0], window, gaps)])

@@ -19,11 +19,14 @@ class Memory:
         self._atom = atom
         self.streams = False  # whether any store bypasses the caches
         self._lines: dict[int, ir.Let] = {}  # what an index may be made of
+        self._masks: dict[int, int] = {}  # how many first lanes a known mask is
 
     def note(self, let: ir.Let) -> None:
         """Remember how a line was made, in case that it is an index."""
         if let.op in ("splat", "lane", "add"):
             self._lines[let.target.number] = let
+        if (known := self._first(let)) is not None:
+            self._masks[let.target.number] = known
 
     def load(self, load: ir.Load) -> str:
         """Emit a load; the text of the loaded value."""
@@ -50,12 +53,40 @@ class Memory:
             self._store_line(store, start, value)
         elif type.lanes == 1:
             self._store_where(store, start, value, self._atom(mask))
+        elif isinstance(mask, Name) and (count := self._masks.get(mask.number)) is not None:
+            self._store_first(store, start, value, count)
         else:
             memory, flags = line(stored(type.dtype), type.lanes), line("i1", type.lanes)
             function = f"llvm.masked.store.{overload(stored(type.dtype), type.lanes)}.p0"
             types = (memory, f"ptr align {size_of(type.dtype)}", flags)
             pointer = self._pointer(store.buffer, start)
             self._code.run(function, types, value, pointer, self._atom(mask))
+
+    def _first(self, let: ir.Let) -> int | None:
+        """How many first lanes a comparison of the lanes' numbers with a literal chooses; None for
+        everything else. Such a mask is written out: LLVM makes a store of one narrow lane, where it
+        knows the mask, wider than the lane."""
+        if let.op not in ("lt", "le") or not isinstance(let.args[1], Const):
+            return None
+        count = int(let.args[1].value) + (let.op == "le")
+        inside = 0 <= count <= let.target.type.lanes
+        return count if inside and self._is_lane(let.args[0]) else None
+
+    def _store_first(self, store: ir.Store, start: str, value: str, count: int) -> None:
+        """Store some first lanes."""
+        if count == 0:
+            return
+        dtype = store.value.type.dtype
+        type = Type("u8" if dtype == "bool" else dtype, store.value.type.lanes)
+        part = (
+            ops.shuffle(self._code, value, type, range(count))
+            if count > 1
+            else ops.extract(self._code, value, type, 0)
+        )
+        kind = line(stored(dtype), count)
+        pointer = self._pointer(store.buffer, start)
+        size = size_of(dtype)
+        self._code.do(f"store {kind} {part}, ptr {pointer}, align {size}")
 
     def _start(self, index: Atom) -> str | None:
         """The first element where an index touches neighbours, else None."""
