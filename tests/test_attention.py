@@ -184,7 +184,7 @@ def test_kernels_are_used_where_there_are_many_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rtol"), [(ml_dtypes.bfloat16, 5e-3), (np.float16, 6e-4), (np.float64, 1e-13)]
+    ("dtype", "rtol"), [(ml_dtypes.bfloat16, 8e-3), (np.float16, 1e-3), (np.float64, 1e-13)]
 )
 @pytest.mark.parametrize("queries", [40, 2])
 def test_other_floats(dtype: Any, rtol: float, queries: int) -> None:

@@ -14,6 +14,7 @@ from run_program import Pretended, run
 import xcube
 import xcube.numpy as jnp
 from xcube.lowering import lower
+from xcube.lowering.device import default_device
 from xcube.lowering.device.base import Facts
 from xcube.lowering.kernels.contract_choice import Sizes, Tile, candidates
 
@@ -66,7 +67,8 @@ EDGES = (
 def test_matrices_of_every_layout(letters: str, sizes: dict[str, int]) -> None:
     a, b = operands(letters, sizes, np.float32)
     product = xcube.jit(lambda x, y: jnp.einsum(letters, x, y))
-    near(product(a, b), exact(letters, a, b), 2e-6)
+    in_blocks = default_device().kind == "cpu"  # others sum a long depth in one go
+    near(product(a, b), exact(letters, a, b), 2e-6 if in_blocks else 8e-6)
 
 
 BATCHES = (

@@ -558,3 +558,17 @@ def test_comptime_values_choose_code() -> None:
     out = ShapeDtypeStruct((2,), np.float32)
     found = cube.interpret(generic)[1, 1](x, out, lambda v: v * v, names=["a", "b"])
     assert np.asarray(found).tolist() == [1, -2]
+
+
+@pytest.mark.parametrize("name", ["exp", "double", "max", "größe"])
+def test_kernels_may_have_any_name(name: str) -> None:
+    """Also that of a function or word of the language that a device is spoken to in."""
+
+    def plain(x: cube.Array, out: cube.Array):
+        out[0] = cube.exp(x[0])
+
+    plain.__name__ = name
+    named = cube.kernel(plain)
+    assert named.name == name
+    found = named[1, 1](np.zeros(1, np.float32), ShapeDtypeStruct((1,), np.float32))
+    assert np.asarray(found).tolist() == [1.0]

@@ -109,11 +109,18 @@ def _compile_kernels(program: Program, device: Device) -> list[int]:
         _log("cube", kernel)
         if config.current.check:
             check_kernel(kernel)
-        text = device.emit(kernel, kernel.name)
+        name = _entry(kernel)
+        text = device.emit(kernel, name)
         _log("source", text)
-        sources.append((kernel.name, text))
+        sources.append((name, text))
     known.update(zip(missing, device.compile(sources), strict=True))
     return [known[key] for key in program.keys]
+
+
+def _entry(kernel: Kernel) -> str:
+    """A name for a kernel's code that is no function or word of a target's language."""
+    letters = [letter if letter.isascii() else f"u{ord(letter):x}" for letter in kernel.name]
+    return f"{''.join(letters)}_kernel"
 
 
 def _on_device(value: Any, device: Device) -> Buffer:

@@ -68,9 +68,10 @@ class Memory:
         knows the mask, wider than the lane."""
         if let.op not in ("lt", "le") or not isinstance(let.args[1], Const):
             return None
+        if not self._is_lane(let.args[0]):
+            return None
         count = int(let.args[1].value) + (let.op == "le")
-        inside = 0 <= count <= let.target.type.lanes
-        return count if inside and self._is_lane(let.args[0]) else None
+        return count if 0 <= count <= let.target.type.lanes else None
 
     def _store_first(self, store: ir.Store, start: str, value: str, count: int) -> None:
         """Store some first lanes."""
