@@ -135,11 +135,48 @@ def product_rows() -> Iterator[Row]:
                   lambda np, _: lambda x, y: x @ y, (a, b), nbytes=b.nbytes)  # fmt: skip
 
 
+def attention_rows() -> Iterator[Row]:
+    """Causal attention, forward and gradient: [batch, length, heads, size]."""
+
+    def attend(library: Any, **options: Any) -> Callable[..., Any]:
+        return lambda q, k, v: library.dot_product_attention(q, k, v, is_causal=True, **options)
+
+    def sloped(root: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda q, k, v, ct: root.vjp(function, q, k, v)[1](ct)
+
+    def torchs(q: Any, k: Any, v: Any) -> Any:
+        turned = [x.transpose(1, 2) for x in (q, k, v)]
+        return torch.nn.functional.scaled_dot_product_attention(*turned, is_causal=True)
+
+    def torchs_slope(q: Any, k: Any, v: Any, ct: Any) -> Any:
+        given = [x.detach().requires_grad_() for x in (q, k, v)]
+        return torch.autograd.grad(torchs(*given), given, ct.transpose(1, 2))
+
+    def jaxs(_: Any, jnn: Any) -> Callable[..., Any]:
+        return attend(jnn, implementation="cudnn")
+
+    def jaxs_slope(_: Any, jnn: Any) -> Callable[..., Any]:
+        import jax
+
+        return sloped(jax, jaxs(_, jnn))
+
+    for shape in ((4, 4096, 16, 128), (4, 4096, 16, 64), (8, 1024, 12, 64)):
+        q, k, v, ct = (normal(*shape, dtype=torch.bfloat16) for _ in range(4))
+        batch, length, heads, size = shape
+        flops = 2 * batch * heads * length * length * size
+        name = "x".join(map(str, shape))
+        yield Row(f"attend {name}", attend(nn), torchs, jaxs, (q, k, v), flops=flops)
+        arrays = (q, k, v, ct)
+        yield Row("  and slopes", sloped(xcube, attend(nn)), torchs_slope, jaxs_slope, arrays,
+                  flops=int(3.5 * flops))  # fmt: skip
+
+
 def rows() -> Iterator[Row]:
     for dtype in (torch.float32, torch.bfloat16):
         yield from bytes_rows(dtype)
     yield from index_rows()
     yield from product_rows()
+    yield from attention_rows()
 
 
 def jax_seconds(row: Row) -> float | None:

@@ -4,6 +4,7 @@ expression, and the way out."""
 from __future__ import annotations
 
 import linecache
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -381,7 +382,9 @@ def test_types_are_refused(
     assert [part for part in parts if part not in message] == [], message
     if text:
         number = 4 + next(n for n, line in enumerate(body.splitlines()) if text in line)
-        assert f" At {FILE}:{number}: `{text}`." in message
+        assert f" At {FILE}:{number}: `" in message
+        if sys.version_info < (3, 12):  # later ones quote a part of it
+            assert f"`{text}`." in message
 
 
 # launches -------------------------------------------------------------------------------------

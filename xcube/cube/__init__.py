@@ -27,6 +27,8 @@ integers become `index` (of positions, lengths and loops) beside an index. `/` i
 and `%` round down, as in Python. `for i in range(...)` with known bounds is expanded turn by turn,
 `cube.range` is always a loop of the kernel. A number that a loop or branch changes lives in a
 variable: one that begins as a Python number takes the dtype of what is assigned, else i32 or f32.
+Lists, dicts and objects of Python hold such numbers; in a branch or loop at run time they are made
+anew, `g = [g[1], g[0]]`, never changed, `g[0] = g[1]`.
 
 Where: ABSOLUTE_POS, CUBE_POS, UNIT_POS, CUBE_DIM, CUBE_COUNT (flat, and by .x .y .z), PLANE_POS,
 UNIT_POS_PLANE, PLANE_DIM. Memory: parameters `Array`, `Tensor` (in `lines`), `SharedMemory`,
@@ -75,6 +77,7 @@ Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
 from __future__ import annotations
 
 import math
+import types
 
 from xcube.cube import functions, parameters, ranges, values, views
 from xcube.cube.call import call as call
@@ -219,3 +222,15 @@ i8, i16, i32, i64 = [DTYPES[name] for name in ("i8", "i16", "i32", "i64")]
 u8, u16, u32, u64 = [DTYPES[name] for name in ("u8", "u16", "u32", "u64")]
 f16, bf16, f32, f64 = [DTYPES[name] for name in ("f16", "bf16", "f32", "f64")]
 f8_e4m3fn, f8_e5m2 = [DTYPES[name] for name in ("f8_e4m3fn", "f8_e5m2")]
+
+# the names of the language, for `help`, `dir` and completion
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    name
+    for name, found in sorted(globals().items())
+    if not name.startswith("_") and not isinstance(found, types.ModuleType)
+]
+__all__.remove("annotations")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -9,17 +9,20 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from xcube.cube import functions
+import numpy as np
+
+from xcube.cube import changes, functions
 from xcube.cube.branches import VALUE, Branches, Locals, Names, Side, join, truth
 from xcube.cube.loops import For, While
+from xcube.cube.operators import INDEX, Operators
 from xcube.cube.ranges import any_range
 from xcube.cube.state import current, fail, region
 from xcube.cube.values import (
     Core,
     DType,
-    Operators,
     Undefined,
     Value,
     as_bool,
@@ -49,6 +52,11 @@ CALLEES: dict[Any, Any] = {
         getattr(math, name): getattr(functions, name)
         for name in "exp log sqrt sin cos tan tanh floor ceil hypot".split()
     },
+}
+NUMPY = {  # functions of NumPy that the language names otherwise
+    **{"arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh"},
+    **{"arctan": "atan", "arctanh": "atanh", "arctan2": "atan2", "isfinite": "is_finite"},
+    **{"isinf": "is_inf", "isnan": "is_nan", "bitwise_count": "popcount"},
 }
 _COMPARE = {
     "<": operator.lt,
@@ -189,12 +197,59 @@ class Flow:
             fail(KernelError, must, f"{typed(item)}, a run-time value", way)
         return item in items
 
+    def items(self, given: Any) -> Any:
+        """What an item is read of."""
+        return Table(given) if isinstance(given, np.ndarray) else given
+
+    def holder(self, given: Any) -> Any:
+        """What an item is assigned of."""
+        changes.refuse_item(given)
+        return given
+
+    def owner(self, given: Any) -> Any:
+        """What an attribute is assigned of."""
+        changes.refuse(given)
+        return given
+
+    def grown(self, given: Any) -> None:
+        """What `+=` and its like begin with."""
+        changes.refuse_growth(given)
+
     def callee(self, function: Any) -> Any:
         """What is called instead of a function of Python."""
+        changes.refuse_call(function)
+        if isinstance(function, np.ufunc):
+            return partial(_of_numpy, function)
         try:
             return CALLEES.get(function, function)
         except TypeError:
             return function
+
+
+@dataclass(frozen=True)
+class Table:
+    """A NumPy array where an item of it is read."""
+
+    array: np.ndarray
+
+    def __getitem__(self, key: Any) -> Any:
+        """The items; NumPy would say of a run-time index only that it is none."""
+        for part in key if isinstance(key, tuple) else (key,):
+            if isinstance(part, Operators):
+                part.known(*INDEX)
+        return self.array[key]
+
+
+def _of_numpy(function: np.ufunc, *args: Any, **named: Any) -> Any:
+    """A function of NumPy's, of what is known at expansion."""
+    name = function.__name__
+    for x in args:
+        if isinstance(x, Operators) and isinstance(resolved(x), Value):
+            must = f"np.{name}: NumPy's functions must be given what is known at expansion"
+            word = NUMPY.get(name, name)
+            way = f"Write cube.{word}(...)." if hasattr(functions, word) else "Write it out."
+            fail(TypeError, must, f"{typed(x)}, a run-time value", way)
+    return function(*args, **named)
 
 
 def chosen(test: Core, then: Thunk, orelse: Thunk) -> Any:

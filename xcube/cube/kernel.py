@@ -14,11 +14,12 @@ from xcube.cube import parameters
 from xcube.cube.call import Options, Sizes, launch
 from xcube.cube.expand import Expansion, Request, expand
 from xcube.cube.rewrite import rewritten
-from xcube.cube.state import current, is_expanding
+from xcube.cube.state import current, fail, is_expanding
 from xcube.errors import KernelError
 from xcube.ir import at_user_line
 
 REMEMBERED = 256  # expansions of one kernel
+DEEPEST = 64  # calls of one function inside each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +176,18 @@ class Function:
         """What the function returns; in a kernel its statements become the kernel's."""
         if not is_expanding():
             return self.function(*args, **named)
-        build = current().build
-        source = build.source
+        state = current()
+        source = state.build.source
+        if state.calls.count(self) == DEEPEST:
+            must = f"{self.__name__}: recursion must end at expansion, by comptime values"
+            way = "Write a loop, or stop by a comptime number."
+            fail(KernelError, must, f"{DEEPEST} calls inside each other", way)
+        state.calls.append(self)
         try:
             return self.expanded(*args, **named)
         finally:
-            build.source = source
+            state.calls.pop()
+            state.build.source = source
 
 
 def function(function: Any) -> Function:

@@ -10,6 +10,12 @@ from typing import Any
 from xcube.cube.state import fail
 from xcube.errors import KernelError
 
+INDEX = (  # what an index of Python's must be, and the way out
+    "a Python int",
+    "Use a comptime number, or cube.range; to read a table by it, pass the table as an argument of "
+    "the kernel, or write cube.constants(table)[i].",
+)
+
 
 class Operators(ABC):
     """What has operators; subclasses say what they give."""
@@ -156,7 +162,7 @@ class Operators(ABC):
         return bool(self.known("true or false", "Decorate the function with @cube.function."))
 
     def __index__(self) -> int:
-        return int(self.known("a Python int", "Use a comptime number, or cube.range."))
+        return int(self.known(*INDEX))
 
     def __int__(self) -> int:
         return int(self.known("a Python int", "Cast it: x.cast(cube.i32)."))

@@ -249,6 +249,11 @@ def _prepared(name: str, kind: Any, value: Any) -> Any:
         return Known(_hashable(name, value))
     if isinstance(kind, DType) and is_number:
         return _scalar(name, kind, value)
+    if isinstance(kind, DType) and not _has_dtype(value) and not isinstance(value, Scalar):
+        raise TypeError(
+            f"cube: {name} must be a number, for it is {kind}; got {value!r}.{at_user_line()} Pass "
+            f"a number or an array without axes."
+        )
     if kind is None and is_number:
         return Scalar(value, _PYTHON[type(value)])
     return value
@@ -259,6 +264,12 @@ def _has_dtype(value: Any) -> bool:
 
 
 def _hashable(name: str, value: Any) -> Any:
+    if hasattr(value, "aval"):
+        raise KernelError(
+            f"cube: a comptime value must be known when the kernel is expanded; got an array of "
+            f"{value.aval} for {name}.{at_user_line()} Pass a Python number; inside jit, make the "
+            f"argument that it comes from static: static_argnums."
+        )
     if isinstance(value, list):
         value = tuple(value)
     if isinstance(value, Hashable):

@@ -17,10 +17,11 @@ from xcube.cube.exits import single_exit
 from xcube.cube.flow import Flow
 from xcube.cube.liveness import Liveness, liveness
 from xcube.cube.state import MARK, short
-from xcube.cube.syntax import check, refused
+from xcube.cube.syntax import check, has, jumps, refused
 from xcube.errors import KernelError
 
 Rewritten = Callable[..., Any]
+MADE = "__made"  # the function inside its maker, where its own name is a global or free one
 
 
 def rewritten(function: types.FunctionType, is_kernel: bool) -> Rewritten:
@@ -32,11 +33,12 @@ def rewritten(function: types.FunctionType, is_kernel: bool) -> Rewritten:
     file = short(function.__code__.co_filename)
     check(definition, file, is_kernel)
     made = transformed(definition, file, is_kernel)
+    made.name = MADE
     maker = ast.FunctionDef("__maker", _parameters((MARK, *names)), [made], [], lineno=1)
-    _into_maker(maker, made.name)
+    _into_maker(maker, MADE)
     module = ast.Module([maker], [])
     code = compile(ast.fix_missing_locations(module), function.__code__.co_filename, "exec")
-    inner = _code_of(_code_of(code, "__maker"), definition.name)
+    inner = _code_of(_code_of(code, "__maker"), MADE).replace(co_name=function.__name__)
     cells = dict(zip(names, function.__closure__ or (), strict=True))
     cells[MARK] = types.CellType(Flow(file))
     closure = tuple([cells[name] for name in inner.co_freevars])
@@ -184,6 +186,18 @@ class Expressions(ast.NodeTransformer):
         node.func = ast.copy_location(_call("callee", node.func), node.func)
         return node
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        method = "items" if isinstance(node.ctx, ast.Load) else "holder"
+        node.value = ast.copy_location(_call(method, node.value), node)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load):
+            node.value = ast.copy_location(_call("owner", node.value), node)
+        return node
+
 
 def _comparison(node: ast.Compare) -> ast.expr:
     method = {ast.Is: "is_", ast.IsNot: "is_", ast.In: "contains", ast.NotIn: "contains"}
@@ -240,7 +254,7 @@ class Writer(Expressions):
         return ast.Continue() if self.depth else ast.Return(None)
 
     def _after_jumps(self, node: ast.stmt) -> list[ast.stmt]:
-        if not _has(node, ast.Break, ast.Continue, ast.Return):
+        if not has(node, ast.Break, ast.Continue, ast.Return):
             return []
         return [ast.If(_call("is_dead"), [self._out()], [])]
 
@@ -266,11 +280,11 @@ class Writer(Expressions):
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         handle, item = self._handle(), self._handle()
         names, lost = self.live.names[node], self.live.lost[node]
-        jumps = any(_jumps(s) for s in node.body)
-        given = (_names(names), _names(lost), ast.Constant(jumps), _locals())
+        leaves = any(jumps(s) for s in node.body)
+        given = (_names(names), _names(lost), ast.Constant(leaves), _locals())
         turn = [
             *_set(names, _method(handle, "begin", _locals())),
-            ast.Assign([node.target], _name(item)),
+            ast.Assign([self.visit(node.target)], _name(item)),
             *self._inner(node.body, handle),
             ast.Expr(_method(handle, "end", _locals())),
         ]
@@ -332,6 +346,12 @@ class Writer(Expressions):
         self.generic_visit(node)
         return [ast.Expr(_call("raises")), node]
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        self.generic_visit(node)
+        if not isinstance(node.target, ast.Name):
+            return [node]
+        return [ast.Expr(_call("grown", _name(node.target.id))), node]
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         if node.value is None:
             return ast.Pass()
@@ -360,24 +380,3 @@ def _fill(node: ast.AST, line: int, column: int) -> None:
     line, column = getattr(node, "lineno", line), getattr(node, "col_offset", column)
     for child in ast.iter_child_nodes(node):
         _fill(child, line, column)
-
-
-_SCOPES = (ast.FunctionDef, ast.Lambda)
-
-
-def _has(node: ast.AST, *kinds: type[ast.stmt]) -> bool:
-    """Whether a statement holds one of these, outside of functions."""
-    if isinstance(node, kinds):
-        return True
-    return not isinstance(node, _SCOPES) and any(
-        _has(child, *kinds) for child in ast.iter_child_nodes(node)
-    )
-
-
-def _jumps(node: ast.AST) -> bool:
-    """Whether a statement in a loop leaves a turn of that loop, or returns."""
-    if isinstance(node, ast.For | ast.While):
-        return _has(node, ast.Return)
-    if isinstance(node, ast.Break | ast.Continue | ast.Return):
-        return True
-    return not isinstance(node, _SCOPES) and any(map(_jumps, ast.iter_child_nodes(node)))

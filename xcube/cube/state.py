@@ -7,7 +7,7 @@ import contextlib
 import linecache
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -53,9 +53,13 @@ class Scribe(Builder):
 @dataclass(eq=False)
 class Region:
     """A branch or the body of a loop that is decided at run time, or a function; `dead`: control
-    has left it, what follows in it is not reached."""
+    has left it, what follows in it is not reached. `names` and `shared`: local and global ones of
+    the user's functions where it began; `reached`: their values, once somebody asks."""
 
     dead: bool = False
+    names: Sequence[Mapping[str, Any]] = ()
+    shared: Sequence[Mapping[str, Any]] = ()
+    reached: dict[int, Any] | None = None
 
 
 @dataclass
@@ -69,6 +73,7 @@ class Expanding:
     written: set[str] = field(default_factory=set)
     regions: list[Region] = field(default_factory=lambda: [Region()])
     shared_bytes: int = 0
+    calls: list[Any] = field(default_factory=list)  # functions that are being expanded
 
     @property
     def region(self) -> Region:
@@ -120,10 +125,25 @@ def expanding(state: Expanding) -> Iterator[None]:
 @contextlib.contextmanager
 def region() -> Iterator[Region]:
     """An open region of the kernel."""
-    regions = current().regions
-    regions.append(Region())
+    regions, frames = current().regions, list(_frames())
+    names = [_own_names(frame.f_locals) for frame in frames]
+    regions.append(Region(names=names, shared=[frame.f_globals for frame in frames]))
     yield regions[-1]
     regions.pop()
+
+
+def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of the user's, without those that rewriting makes."""
+    return {name: value for name, value in names.items() if not name.startswith("__")}
+
+
+def _frames() -> Iterator[FrameType]:
+    """Frames of rewritten functions, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if MARK in frame.f_code.co_freevars:
+            yield frame
+        frame = frame.f_back
 
 
 # errors ---------------------------------------------------------------------------------------
@@ -138,12 +158,7 @@ def fail(error: type[Exception], must: str, got: str, way: str) -> NoReturn:
 def at_expression() -> str:
     """The end of a message, " At kernels.py:12: `x[i] + y`."; the line alone, or nothing, where no
     more is known."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if MARK in frame.f_code.co_freevars:
-            return _at(frame)
-        frame = frame.f_back
-    return ""
+    return next(map(_at, _frames()), "")
 
 
 def _at(frame: FrameType) -> str:

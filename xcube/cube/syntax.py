@@ -73,3 +73,24 @@ def _check(node: ast.AST, file: str, is_kernel: bool) -> None:
     inside = is_kernel and not isinstance(node, ast.FunctionDef)
     for child in ast.iter_child_nodes(node):
         _check(child, file, inside)
+
+
+_SCOPES = (ast.FunctionDef, ast.Lambda)
+
+
+def has(node: ast.AST, *kinds: type[ast.stmt]) -> bool:
+    """Whether a statement holds one of these, outside of functions."""
+    if isinstance(node, kinds):
+        return True
+    return not isinstance(node, _SCOPES) and any(
+        has(child, *kinds) for child in ast.iter_child_nodes(node)
+    )
+
+
+def jumps(node: ast.AST) -> bool:
+    """Whether a statement in a loop leaves a turn of that loop, or returns."""
+    if isinstance(node, ast.For | ast.While):
+        return has(node, ast.Return)
+    if isinstance(node, ast.Break | ast.Continue | ast.Return):
+        return True
+    return not isinstance(node, _SCOPES) and any(map(jumps, ast.iter_child_nodes(node)))
