@@ -15,11 +15,11 @@ from run_program import Pretended, run
 
 import xcube
 import xcube.numpy as jnp
-from xcube import config, export, lax
+from xcube import config, cube, export, lax
 from xcube.cube.call import Options, call, launch
 from xcube.cube.calls import Call
 from xcube.cube.derivative import differentiable
-from xcube.errors import DeviceError, DtypeError, ExportError, ShapeError, TraceError
+from xcube.errors import DeviceError, DtypeError, ExportError, KernelError, ShapeError, TraceError
 from xcube.lowering import lower
 from xcube.lowering.cube import math
 from xcube.lowering.cube.build import Builder
@@ -104,6 +104,65 @@ def test_result_begins_as_an_array_that_stays(options: Options) -> None:
     found = launch(Axpy(adds=True), (N, 1), (1, 1, 1), (X, Y, before), {}, options)
     close(found, same(X, Y) + Y)
     close(before, Y)
+
+
+class Exchanged:
+    """An array of another library that offers DLPack alone."""
+
+    shape, dtype = Y.shape, Y.dtype
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return Y.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return Y.__dlpack_device__()
+
+
+class Protocol:
+    """An array of another library that offers `__array__` alone."""
+
+    shape, dtype = Y.shape, Y.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return Y
+
+
+@pytest.mark.parametrize("other", [Exchanged(), Protocol()], ids=lambda x: type(x).__name__)
+def test_arrays_of_others_have_values(other: Any) -> None:
+    close(launch(Axpy(adds=True), N, 1, (X, other, other), {}, CHECKED), same(X, Y) + Y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64"])
+def test_64_bits_asked_for_by_name_are_kept(dtype: str) -> None:
+    @cube.kernel
+    def double(x: Any, out: Any) -> None:
+        i = cube.ABSOLUTE_POS
+        out[i] = x[i] + x[i]
+
+    x = jnp.asarray(np.arange(N) + (1 << 40), dtype)
+    found = double[1, N](x, xcube.ShapeDtypeStruct((N,), dtype))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, 2 * (np.arange(N) + (1 << 40)))
+
+
+def test_a_barrier_that_only_some_units_reach_is_refused() -> None:
+    @cube.kernel
+    def branch(x: Any, out: Any) -> None:
+        i = cube.ABSOLUTE_POS
+        if i < 5:
+            cube.sync_cube()
+            out[i] = x[i]
+
+    @cube.kernel
+    def turns(x: Any, out: Any) -> None:
+        for k in range(cube.UNIT_POS, 20, 3):
+            out[cube.UNIT_POS] = x[k % 8]
+            cube.sync_cube()
+
+    for each, word in ((branch, "if"), (turns, "for")):
+        said = rf"{each.name}: all units .* the `{word}` .* At .*test_cube_call.py:\d+.*sync_cube"
+        with pytest.raises(KernelError, match=said):
+            each[1, N](X, OUT)
 
 
 def test_no_cubes_is_no_launch() -> None:

@@ -107,6 +107,32 @@ def test_batched_gradient(case: Case) -> None:
             assert_close(case, found, wanted)
 
 
+@cases
+def test_gradients_of_a_batch(case: Case) -> None:
+    """Pullbacks in a batch whose cotangent all examples share, and tangents of them; what is
+    changed on the way back is a copy for each."""
+    arrays, others = case.arrays(), case.arrays(1)
+    batch = jnp.stack([jnp.asarray(arrays[0]), jnp.asarray(others[0])])
+    ct, rest = jnp.arange(1.0, case.out + 1), [jnp.asarray(x) for x in arrays[1:]]
+    along = ct + 0.5
+
+    def pulled(function: Any) -> Any:
+        return lambda x, ct: xcube.vjp(lambda x: function(x, *rest), x)[1](ct)[0]
+
+    def tangents(function: Any) -> Any:
+        return lambda x: xcube.jvp(pulled(function), (x, ct), (jnp.ones_like(x), along))[1]
+
+    if 0 not in case.floats():
+        return
+    found, wanted = (xcube.vmap(pulled(f), (0, None))(batch, ct) for f in (case.run, case.same))
+    wide = replace(case, tolerance=case.tolerance * 4)
+    assert_close(wide, found, wanted)
+    if case.name not in TAPED:
+        assert_close(wide, *(xcube.vmap(tangents(f))(batch) for f in (case.run, case.same)))
+    np.testing.assert_array_equal(ct, np.arange(1.0, case.out + 1))
+    np.testing.assert_array_equal(along, np.arange(1.0, case.out + 1) + 0.5)
+
+
 def test_third_order() -> None:
     case = next(case for case in CASES if case.name == "guarded")
     x, v, w = (jnp.asarray(case.arrays(seed)[0]) for seed in range(3))

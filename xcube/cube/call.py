@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from xcube import config, dtypes
+from xcube import config, dlpack, dtypes
 from xcube.array import Array
 from xcube.cube import checks
 from xcube.cube.calls import Argument, Call, Expanded
@@ -18,12 +18,14 @@ from xcube.cube.launches import Launch
 from xcube.cube.sanitize import sanitize
 from xcube.errors import DtypeError, ShapeError
 from xcube.ir import Aval, at_user_line
-from xcube.lowering.device import default_device
+from xcube.lowering.device import default_device, holder
 from xcube.primitives.launch import launch as bind_launch
 from xcube.transforms.arguments import to_array
 
 UNITS = 1024  # of a cube at most
 CUBES = (1 << 31) - 1  # of a launch at most
+
+_HOST, _DEVICE = ("__array__", "__jax_array__"), "__dlpack__"  # what arrays of others offer
 
 Sizes = int | Sequence[int]
 
@@ -182,7 +184,7 @@ def _argument(kernel: Kernel, name: str, value: Any, operands: list[Any]) -> Arg
 
 
 def _operand(kernel: Kernel, name: str, value: Any, operands: list[Any]) -> Argument:
-    array = to_array.convert(value)
+    array = _array(value)
     _stored(kernel, name, array.dtype)
     operands.append(array)
     is_scalar = array.ndim == 0 and kernel.kind(name) != "array"
@@ -191,12 +193,20 @@ def _operand(kernel: Kernel, name: str, value: Any, operands: list[Any]) -> Argu
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
+    return isinstance(value, Array) or any(hasattr(value, offer) for offer in (*_HOST, _DEVICE))
+
+
+def _array(value: Any) -> Array:
+    """An array of anything that has values, which stay on its device."""
+    is_known = any(hasattr(value, offer) for offer in _HOST) or holder(value) is not None
+    if isinstance(value, Array) or is_known:
+        return to_array.convert(value)
+    return to_array.convert(dlpack.import_array(value).copy())
 
 
 def _stored(kernel: Kernel, name: str, dtype: Any) -> np.dtype:
     """A dtype that kernels can load."""
-    found = dtypes.canonicalize_dtype(np.dtype(dtype))
+    found = dtypes.requested_dtype(dtype, kernel.name)
     if dtypes.is_complex(found) or found not in dtypes.SHORT:
         _refuse(DtypeError, kernel, name, "be of numbers that are not complex", found)
     return found

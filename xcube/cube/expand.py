@@ -19,6 +19,7 @@ from xcube.cube.places import Meta
 from xcube.cube.state import Expanding, Scribe, expanding
 from xcube.cube.trees import remade
 from xcube.lowering.cube import ir, rebuild
+from xcube.lowering.cube.barriers import require_met
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def expand(name: str, function: Callable[..., Any], request: Request) -> Expansi
     arrays = tuple([spec.path for spec in request.specs if isinstance(spec, ArraySpec)])
     written = tuple([path for path in arrays if path in state.written])
     kernel = _accessed(state.build.finish(), arrays, written)
+    require_met(kernel)
     read = {_read(s) for s in rebuild.every(kernel.body)}
     return Expansion(
         kernel,

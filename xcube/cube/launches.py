@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from xcube.cube import checks
-from xcube.cube.calls import Avals, Call, Signature, base
+from xcube.cube.calls import Avals, Call, Signature, Stage, base
 from xcube.cube.passes import Cotangent, Tangent, floats, guarded, over_batch, silent
 from xcube.errors import TraceError
 from xcube.ir import Aval, at_user_line
+from xcube.lowering.device import default_device
 from xcube.primitives.launch import Flags, Launched
 
 
@@ -57,16 +59,12 @@ class Launch:
         return tuple(self.signature(self.passes).begun.items())
 
     def started(self) -> frozenset[int]:
-        found = {place for k in range(len(self.passes) + 1) for place in self._begun(k)}
-        return frozenset(found)
-
-    def _begun(self, count: int) -> dict[int, int]:
-        return self.signature(self.passes[:count]).begun
+        slots = staged(self.call, self.passes, default_device().facts()).launched.slots
+        written = [slot for slot in slots if slot.output is not None or slot.aval is not None]
+        return frozenset([slot.operand for slot in written if slot.operand is not None])
 
     def launched(self, operands: Sequence[Aval], facts: Any) -> Launched:
-        stage = base(self.call, facts)
-        for each in self.passes:
-            stage = each.apply(stage)
+        stage = staged(self.call, self.passes, facts)
         stage = guarded(stage, self.is_reported) if self.call.checked else silent(stage)
         for size, flags in self.batches:
             stage = over_batch(stage, size, flags)
@@ -158,6 +156,15 @@ class Launch:
                 f"is differentiated; it is not.{at_user_line()} Make it so with "
                 f"cube.differentiable(kernel), or give the call a rule with custom_vjp."
             )
+
+
+@lru_cache(maxsize=1024)
+def staged(call: Call, passes: tuple[Tangent | Cotangent, ...], facts: Any) -> Stage:
+    """The kernel of a call after some passes, of one example."""
+    if not passes:
+        return base(call, facts)
+    *before, last = passes
+    return last.apply(staged(call, tuple(before), facts))
 
 
 def _picked(last: Tangent | Cotangent, chosen: Sequence[int]) -> Tangent | Cotangent:

@@ -50,8 +50,9 @@ class Tangent:
         slots = list(_primal_slots(stage))
         result = {number: k for k, number in enumerate(floats(stage.outputs))}
         for buffer, operand in given.items():
-            output = result.get(old.slots[buffer].output)  # type: ignore[arg-type]
-            slots.append(Slot(operand=operand, output=output))
+            slot = old.slots[buffer]
+            own = slot.aval and stage.aval(slot)  # what has no result is written all the same
+            slots.append(Slot(operand, result.get(slot.output), own))  # type: ignore[arg-type]
         added = _added_to(old.kernel)
         for number in [b.number for b in results(old.kernel) if b.number not in buffers]:
             slot = old.slots[number]

@@ -81,7 +81,10 @@ class _Races:
             refuse(self.kernel, stores[0], reason, way)
         if not self.are_own(buffer, ir.Store, ir.Load):
             reason = "two units may write one element: its index is not evidently the unit's own"
-            way = "Index by ABSOLUTE_POS, or promise it: differentiable(..., assume_disjoint=True)."
+            way = (
+                "An index along ABSOLUTE_POS (or ABSOLUTE_POS.x) alone is its own; of others, such "
+                "as rows and columns, promise it: differentiable(kernel, assume_disjoint=True)."
+            )
             refuse(self.kernel, stores[0], reason, way)
 
     def repeats(self, buffer: Buffer, kind: type[ir.Load] | type[ir.Store]) -> bool:

@@ -204,7 +204,8 @@ def apply(build: Builder, name: str, *args: Operand) -> Value:
     if name == "select":
         model = next((arg for arg in args[1:] if isinstance(arg, Value)), model)
     if build.keeps_calls and name in CALLS and model.dtype in ir.FLOATS:
-        return build.call(name, *as_values(build, name, args, model))
+        lifted = [build.splat(build.lift(arg, model), model.lanes) for arg in args]
+        return build.call(name, *lifted)
     if model.dtype in NARROW and name not in EXACT:
         return in_single(build, name, args, model.dtype)
     if model.dtype == "bool":
