@@ -4,8 +4,8 @@ much faster xcube is than the best of the others, and how near to the machine's 
 the same turns, it comes.
 
 Run: python benchmarks/run.py [--threads N] [--only SECTIONS], sections with commas between:
-kernels, memory, contraction, convolution, pooling, attention, fft, imports, step, loops, all by
-default. The whole models: benchmarks/gpt2.py; a GPU: benchmarks/gpu.py.
+kernels, memory, contraction, convolution, pooling, attention, fft, units, imports, step, loops; all
+by default. The whole models: benchmarks/gpt2.py; a GPU: benchmarks/gpu.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARIES = ("xcube", "numpy", "torch", "jax")
-FAMILIES = ("kernels", "memory", "contraction", "convolution", "pooling", "attention", "fft")
+FAMILIES = (
+    *("kernels", "memory", "contraction", "convolution", "pooling", "attention", "fft", "units"),
+)
 SECTIONS = (*FAMILIES, "imports", "step", "loops")
 
 

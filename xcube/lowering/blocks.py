@@ -28,12 +28,11 @@ def _block(jaxpr: Jaxpr, facts: Facts, takes: Takes) -> Block:
     flat = results.without_aliases(results.computed(jaxpr))
     groups = schedule(flat)
     taken = takes(flat, groups)
-    pairs = shareable(groups)
     gone = overwritten(flat, groups, taken)
+    given = {**taken, **gone}
+    pairs = shareable(groups) if given else set()
     works = [
-        work
-        for group in groups
-        for work in _works(group, facts, _shared(group, {**taken, **gone}, pairs))
+        work for group in groups for work in _works(group, facts, _shared(group, given, pairs))
     ]
     return Block(flat, tuple(works), taken, gone)
 

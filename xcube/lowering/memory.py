@@ -69,6 +69,8 @@ def carry_places(jaxpr: Jaxpr, groups: Sequence[Group], state: Sequence[Var]) ->
 def overwritten(jaxpr: Jaxpr, groups: Sequence[Group], taken: dict[Var, Var]) -> dict[Var, Var]:
     """The results of templates that begin as a copy of their operand, with that operand, where it
     is computed in the same program and nobody needs it any more: no copy is made."""
+    if all(group.family not in OVERWRITING for group in groups):
+        return {}
     uses = _Uses(jaxpr, groups)
     found: dict[Var, Var] = {}
     for number, group in enumerate(groups):
@@ -197,8 +199,7 @@ def _join_carried(
                 continue
             if lives[first][1] == lives[var][0] and first.aval.nbytes == var.aval.nbytes:
                 lives[first] = (lives[first][0], lives.pop(var)[1])
-                roots.update((name, first) for name, root in list(roots.items()) if root is var)
-                roots[var] = first
+                _join(roots, var, source, at_home=False)
 
 
 def _packed(

@@ -19,14 +19,16 @@ from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.ir import GROUP, Buffer
 from xcube.lowering.kernels.attention_matrix_tile import (
     LOG2_E,
-    REGISTERS,
     Boxes,
     Place,
     Plan,
     Walk,
     Window,
+    begin_scores,
+    begin_sums,
     cubes,
     rows_of,
+    share_roles,
     store_rows,
 )
 from xcube.lowering.kernels.nodes import Arguments
@@ -73,17 +75,13 @@ class Backward:
             self.ring.set()
         b.sync()
         self._place()
-        fewer, more = REGISTERS[plan.groups]
-        with b.when(self.unit >= plan.groups * GROUP):
-            matrix.set_registers(b, fewer, grows=False)
-            with b.when(self.unit.eq(plan.groups * GROUP)):
-                self._ask()
-        with b.otherwise():
-            matrix.set_registers(b, more, grows=True)
-            matrix.wait_for(b, self.ready, 0, b.constant(0, "index"))
-            _Gradients(self).build()
+        share_roles(b, plan, self.unit, self._ask, self._multiply)
         variables, cells = tuple(self.arguments.variables), tuple(self.arguments.cells)
         return Work(b.finish(), variables, cells, cubes(self.own_shape, plan.rows), 1)
+
+    def _multiply(self) -> None:
+        matrix.wait_for(self.b, self.ready, 0, self.b.constant(0, "index"))
+        _Gradients(self).build()
 
     @property
     def own_shape(self) -> Shape:
@@ -228,8 +226,7 @@ class _Gradients:
         scores = self.scores.get()
         if masked:
             first = block * self.plan.columns + self.column
-            seen = kernel.walk.seen(self.row, first, scores.lanes)
-            scores = b.select(seen, scores, -math.inf)
+            scores = kernel.walk.shown(scores, self.row, first)
         exponents = b.fma(scores, self.kernel.factor * LOG2_E, -self._statistic(0, stage))
         weights = b.op("exp2_approx", exponents)
         matrix.wait_products(b, 0, self.slopes)
@@ -246,22 +243,15 @@ class _Gradients:
 
     def _multiply(self, sums: Variable, number: int, stage: Value) -> None:
         """Begin: sums = tile @ passing^T."""
-        b, tile, passing = self.b, self.kernel.tile[number], self.kernel.passing[number]
-        for part, steps in enumerate(passing.steps()):
-            own = self.group * (matrix.GROUP_ROWS * tile.span) + part * tile.lines * tile.span
-            place = stage * passing.elements + part * passing.lines * passing.span
-            left = matrix.panel(b, self.kernel.held[number], own, deep=True)
-            right = matrix.panel(b, self.kernel.blocks[number], place, deep=True)
-            fresh = b.constant(part == 0, "bool")
-            matrix.multiply_panels(b, sums, left, right, steps, fresh)
+        kernel = self.kernel
+        tile = kernel.tile[number], kernel.held[number]
+        passing = kernel.passing[number], kernel.blocks[number]
+        begin_scores(sums, self.group, *tile, *passing, stage)
 
     def _add(self, sums: Variable, factor: Value, number: int, stage: Value) -> None:
         """Begin: sums += factor @ passing."""
-        b, passing = self.b, self.kernel.passing[number]
-        place, apart = stage * passing.elements, passing.lines * passing.span
-        right = matrix.panel(b, self.kernel.blocks[number], place, False, apart)
-        steps = self.plan.columns // matrix.depth(passing.dtype)
-        matrix.multiply_panels(b, sums, factor, right, steps, b.constant(False, "bool"))
+        passing = self.kernel.passing[number], self.kernel.blocks[number]
+        begin_sums(sums, factor, *passing, stage)
 
     # statistics
 

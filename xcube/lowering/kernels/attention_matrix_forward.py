@@ -21,15 +21,17 @@ from xcube.lowering.cube.build import Builder, Value
 from xcube.lowering.cube.ir import GROUP, Buffer
 from xcube.lowering.kernels.attention_matrix_tile import (
     LOG2_E,
-    REGISTERS,
     Boxes,
     Place,
     Plan,
     Walk,
     Window,
+    begin_scores,
+    begin_sums,
     cubes,
     folded,
     rows_of,
+    share_roles,
     store_rows,
 )
 from xcube.lowering.kernels.nodes import Arguments
@@ -68,15 +70,7 @@ class Forward:
             self._set_barriers()
         b.sync()
         self._place()
-        asking = plan.groups * GROUP
-        fewer, more = REGISTERS[plan.groups]
-        with b.when(self.unit >= asking):
-            matrix.set_registers(b, fewer, grows=False)
-            with b.when(self.unit.eq(asking)):
-                self._ask()
-        with b.otherwise():
-            matrix.set_registers(b, more, grows=True)
-            _Weights(self).build()
+        share_roles(b, plan, self.unit, self._ask, lambda: _Weights(self).build())
         variables, cells = tuple(self.arguments.variables), tuple(self.arguments.cells)
         return Work(b.finish(), variables, cells, cubes(self.shape, plan.rows), 1)
 
@@ -210,23 +204,13 @@ class _Weights:
 
     def _score(self, stage: Value) -> None:
         """Begin: scores = queries @ keys."""
-        b, kernel = self.b, self.kernel
-        query, key = kernel.query, kernel.key
-        for part, steps in enumerate(key.steps()):
-            own = self.group * (matrix.GROUP_ROWS * query.span) + part * query.lines * query.span
-            place = stage * key.elements + part * key.lines * key.span
-            left = matrix.panel(b, kernel.queries, own, deep=True)
-            right = matrix.panel(b, kernel.keys, place, deep=True)
-            fresh = b.constant(part == 0, "bool")
-            matrix.multiply_panels(b, self.scores, left, right, steps, fresh)
+        kernel = self.kernel
+        tile, passing = (kernel.query, kernel.queries), (kernel.key, kernel.keys)
+        begin_scores(self.scores, self.group, *tile, *passing, stage)
 
     def _add(self, stage: Value, weights: Value) -> None:
         """Begin: result += weights @ values."""
-        b, value = self.b, self.kernel.value
-        apart = value.lines * value.span
-        right = matrix.panel(b, self.kernel.values, stage * value.elements, False, apart)
-        steps = self.plan.columns // matrix.depth(value.dtype)
-        matrix.multiply_panels(b, self.result, weights, right, steps, b.constant(False, "bool"))
+        begin_sums(self.result, weights, self.kernel.value, self.kernel.values, stage)
 
     # weights
 
@@ -235,8 +219,7 @@ class _Weights:
         b, scores, scale = self.b, self.scores.get(), self.kernel.scale
         if masked:
             first = block * self.plan.columns + self.column
-            seen = self.kernel.walk.seen(self.row, first, scores.lanes)
-            scores = b.select(seen, scores, -math.inf)
+            scores = self.kernel.walk.shown(scores, self.row, first)
         lanes, before = scores.lanes, self.most.get()
         most = b.op("max", before, self._over_units("max", folded(b, "max", scores)) * scale)
         base = b.select(most.eq(-math.inf), 0.0, most)  # nothing was seen yet

@@ -4,12 +4,13 @@ of columns that a tile of rows sees, and how lanes of sums lie in rows and colum
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xcube import dtypes
 from xcube.ir import Shape, Var
 from xcube.lowering.cube import matrix
-from xcube.lowering.cube.build import Builder, Value
+from xcube.lowering.cube.build import Builder, Value, Variable
 from xcube.lowering.cube.ir import GROUP, Buffer
 from xcube.lowering.kernels.nodes import Arguments
 
@@ -169,8 +170,12 @@ class Walk:
         whole = b.op("max", b.op("min", whole, stop), clear)
         return cls(start, clear, whole, stop, total, left, right)
 
-    def seen(self, row: Value, column: Value, lanes: int) -> Value:
-        """Which lanes of sums count whose first one is at a row and a column."""
+    def shown(self, scores: Value, row: Value, column: Value) -> Value:
+        """Scores whose first one is at a row and a column, minus infinity where none counts."""
+        seen = self._seen(row, column, scores.lanes)
+        return scores.build.select(seen, scores, -math.inf)
+
+    def _seen(self, row: Value, column: Value, lanes: int) -> Value:
         b = row.build
         line = b.lane(lanes, "i32")
         across = (line // 4) * 8 + line % 2
@@ -196,6 +201,50 @@ def folded(b: Builder, op: str, line: Value) -> Value:
         pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
         parts = [b.op(op, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
     return b.op(op, b.shuffle(parts[0], (0, 2)), b.shuffle(parts[0], (1, 3)))
+
+
+def share_roles(
+    b: Builder, plan: Plan, unit: Value, ask: Callable[[], None], multiply: Callable[[], None]
+) -> None:
+    """One unit behind the groups asks for boxes; the groups take the registers of its planes and
+    multiply."""
+    asking = plan.groups * GROUP
+    fewer, more = REGISTERS[plan.groups]
+    with b.when(unit >= asking):
+        matrix.set_registers(b, fewer, grows=False)
+        with b.when(unit.eq(asking)):
+            ask()
+    with b.otherwise():
+        matrix.set_registers(b, more, grows=True)
+        multiply()
+
+
+def begin_scores(
+    sums: Variable,
+    group: Value,
+    tile: Boxes,
+    held: Buffer,
+    passing: Boxes,
+    ring: Buffer,
+    stage: Value,
+) -> None:
+    """Begin: sums = a group's rows of a tile @ the block in a stage of a ring, transposed."""
+    b = tile.b
+    for part, steps in enumerate(passing.steps()):
+        own = group * (matrix.GROUP_ROWS * tile.span) + part * tile.lines * tile.span
+        place = stage * passing.elements + part * passing.lines * passing.span
+        left = matrix.panel(b, held, own, deep=True)
+        right = matrix.panel(b, ring, place, deep=True)
+        fresh = b.constant(part == 0, "bool")
+        matrix.multiply_panels(b, sums, left, right, steps, fresh)
+
+
+def begin_sums(sums: Variable, factor: Value, passing: Boxes, ring: Buffer, stage: Value) -> None:
+    """Begin: sums += factor @ the block in a stage of a ring."""
+    b, apart = passing.b, passing.lines * passing.span
+    right = matrix.panel(b, ring, stage * passing.elements, False, apart)
+    steps = passing.lines // matrix.depth(passing.dtype)
+    matrix.multiply_panels(b, sums, factor, right, steps, b.constant(False, "bool"))
 
 
 def store_rows(
